@@ -1,10 +1,10 @@
 //! Runs the `evictd` binary as a daemon, waits until it watches, and ends it.
 
 use std::{
-    io::{self, BufRead as _, BufReader},
+    io,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{MutexGuard, mpsc},
 };
 
 use nix::{
@@ -14,6 +14,7 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
+    heard::Heard,
     reaped::Reaped,
     talker,
     wait::{SOON, until},
@@ -22,7 +23,7 @@ use crate::{
 /// A running `evictd run`, reaped when dropped. A test that fails meanwhile kills it and shows its log.
 pub struct Agent {
     child: Reaped,
-    log: Arc<Mutex<String>>,
+    log: Heard,
     ends_well: bool,
 }
 
@@ -91,7 +92,7 @@ pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
 
 impl Agent {
     /// Starts the daemon and returns when its trigger is armed; it is killed when dropped, unless it has to end well.
-    /// The error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
+    /// The error holds what it said.
     pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
         Self::start_as(config, more, |_| {})
     }
@@ -125,44 +126,18 @@ impl Agent {
         change(&mut command);
         let mut child = Reaped(command.spawn()?);
         let stderr = child.stderr.take();
-        let log = Arc::<Mutex<String>>::default();
-        let kept = Arc::clone(&log);
         let agent = Self {
+            log: Heard::from(stderr.ok_or_else(|| io::Error::other("no pipe"))?),
             child,
-            log,
             ends_well: false,
         };
-        let (said, wait) = mpsc::channel();
-        let verbose = std::env::var_os("EVICTD_VERBOSE").is_some();
-        std::thread::spawn(move || {
-            // Read to the end, or the agent would block on a full pipe.
-            let lines = stderr
-                .into_iter()
-                .flat_map(|pipe| BufReader::new(pipe).lines());
-            for line in lines.map_while(Result::ok) {
-                if verbose {
-                    eprintln!("{line}");
-                }
-                {
-                    let mut log = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    *log += &line;
-                    log.push('\n');
-                }
-                // The receiver is gone once it has started.
-                let _ = said.send(line);
-            }
-        });
-        let mut before = Vec::new();
-        while let Ok(line) = wait.recv_timeout(SOON) {
-            if line.contains("watching") {
-                return Ok(agent);
-            }
-            before.push(line);
+        match agent.log.has("watching", SOON * 2) {
+            true => Ok(agent),
+            false => Err(io::Error::other(format!(
+                "evictd did not start: {}",
+                agent.log().trim_end().replace('\n', " | ")
+            ))),
         }
-        Err(io::Error::other(format!(
-            "evictd did not start: {}",
-            before.join(" | ")
-        )))
     }
 
     /// Has the agent told to end when it is dropped, and the test fail where it does not end well.
@@ -181,18 +156,17 @@ impl Agent {
     }
 
     pub fn log(&self) -> String {
-        let log = self.log.lock();
-        log.unwrap_or_else(PoisonError::into_inner).clone()
+        self.log.lock().clone()
     }
 
-    /// Locks the log: the agent's standard error is not read until this is dropped, and a pipe takes 64 KiB.
+    /// Locks the log: the agent's standard error is not read until this is dropped.
     pub fn unread(&self) -> MutexGuard<'_, String> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 
     /// Waits until its log has these words; false when it does not in time.
     pub fn says(&self, words: &str) -> bool {
-        until(SOON, || self.log().contains(words))
+        self.log.has(words, SOON)
     }
 
     /// SIGTERM, whose effect is not waited for.

@@ -9,7 +9,7 @@ use std::{
 
 use nix::fcntl::posix_fallocate;
 
-use crate::skip::in_guest;
+use crate::skip::{in_guest, not_root};
 
 pub struct Disk {
     // Removed last, with the image and the mount point in it.
@@ -36,6 +36,9 @@ impl Disk {
     /// Makes and mounts a filesystem (`ext4`, `xfs`, `btrfs`) of so many MiB; ext4 gets `inodes` inodes.
     /// An error is a reason to skip: no `mkfs` of this kind, no loop device, not root.
     pub fn new(kind: &str, mib: u64, inodes: u64) -> io::Result<Self> {
+        if let Some(why) = not_root() {
+            return Err(io::Error::other(why));
+        }
         let dir = tempfile::tempdir()?;
         let image = dir.path().join("image");
         let file = File::create(&image)?;

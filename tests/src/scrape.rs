@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::wait::SOON;
+use crate::{text::number, wait::SOON};
 
 /// A free address on loopback, for an agent that takes it at once.
 pub fn free_address() -> io::Result<String> {
@@ -34,23 +34,20 @@ pub fn shows(address: &str, line: &str) -> bool {
 
 /// The number that `/metrics` has for a series.
 pub fn value(address: &str, series: &str) -> Option<u64> {
-    let text = metrics(address).ok()?;
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    value?.parse().ok()
+    number(&metrics(address).ok()?, series)
 }
 
 /// Gets a path, and returns the answer with its head.
 pub fn get(address: &str, path: &str) -> io::Result<String> {
-    ask(address, &format!("GET {path}"), "")
+    ask(address, &format!("GET {path}"), "", "")
 }
 
-/// Asks with another method, or with further headers, and returns the answer with its head.
-pub fn ask(address: &str, request: &str, headers: &str) -> io::Result<String> {
+/// Asks with another method, or with further headers and a body, and returns the answer with its head.
+pub fn ask(address: &str, request: &str, headers: &str, body: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(SOON))?;
     let head = format!("{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
-    stream.write_all(head.as_bytes())?;
+    stream.write_all((head + body).as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)

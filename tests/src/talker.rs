@@ -9,15 +9,15 @@ use std::{
 use crate::reaped::Reaped;
 
 /// Child process that answers lines with lines; it is killed and reaped when this is dropped.
-pub(crate) struct Talker {
-    pub(crate) child: Reaped,
+pub struct Talker {
+    pub child: Reaped,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 /// Finds a binary of this build: in this variable, or beside the program that runs, or one directory up when that is a
 /// test.
-pub(crate) fn binary(name: &str, variable: &str) -> io::Result<PathBuf> {
+pub fn binary(name: &str, variable: &str) -> io::Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
     }
@@ -29,7 +29,7 @@ pub(crate) fn binary(name: &str, variable: &str) -> io::Result<PathBuf> {
 
 impl Talker {
     /// Starts it and returns when it says that it is ready.
-    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+    pub fn start(command: &mut Command) -> io::Result<Self> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Reaped(command.spawn()?);
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -47,12 +47,12 @@ impl Talker {
         }
     }
 
-    pub(crate) fn tell(&mut self, line: &str) -> io::Result<()> {
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.input, "{line}")
     }
 
     /// Reads the child's next line; an empty one when it has ended.
-    pub(crate) fn hear(&mut self) -> io::Result<String> {
+    pub fn hear(&mut self) -> io::Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim().to_owned())

@@ -1,4 +1,4 @@
-//! What a program has said.
+//! What a program or the kernel has said.
 
 /// Asserts that the text has all of these parts.
 #[track_caller]
@@ -6,4 +6,11 @@ pub fn has(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// The number behind a name, in a text that has a line for each name.
+pub fn number(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', '\t']))?;
+    rest.split_whitespace().next()?.parse().ok()
 }

@@ -3,7 +3,8 @@
 use anyhow::Result;
 
 use crate::{
-    image, setup,
+    image::{self, Arch},
+    setup,
     shell::{become_program, cargo, run as sh, target_dir, workspace_root},
 };
 
@@ -23,7 +24,7 @@ pub fn run(rest: &[String]) -> Result<()> {
     if !help {
         // What is there already needs not be built.
         let agent = !named("--image") && !is("--installed");
-        image::for_e2e(agent, !named("--hog-image"))?;
+        image::archives(Arch::host(), agent, !named("--hog-image"))?;
     }
     sh(cargo().args(["build", "--package", "evictd-tests", "--bin", "e2e"]))?;
     std::env::set_current_dir(workspace_root())?;

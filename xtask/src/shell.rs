@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::unistd::geteuid;
 
 /// Runs a command with this terminal as its own; an error names the command.
 pub fn run(command: &mut Command) -> Result<()> {
@@ -50,8 +51,7 @@ pub fn missing<'a>(wanted: &[(&str, &'a str)]) -> Vec<&'a str> {
 
 /// Installs Debian packages; refreshes the package lists only when the packages are not known yet.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !geteuid().is_root() {
         bail!("not root; run: sudo apt-get install {}", packages.join(" "));
     }
     let install = || {

@@ -11,7 +11,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, BufRead as _, Write as _},
+    io::{self, BufRead as _},
     os::{
         fd::AsRawFd as _,
         unix::fs::{OpenOptionsExt as _, chown},
@@ -47,7 +47,7 @@ fn main() -> io::Result<()> {
     if !procs.is_empty() {
         fs::write(procs, "0").map_err(|e| io::Error::other(format!("{procs}: {e}")))?;
     }
-    say("ready")?;
+    println!("ready");
     let mut held = Vec::new();
     for line in io::stdin().lock().lines() {
         let line = line?;
@@ -71,16 +71,6 @@ fn main() -> io::Result<()> {
                 }
             }
             ["fault", n] => fault(number(n)?)?,
-            ["make", dir, n] => {
-                for i in 0..number(n)? {
-                    File::create(Path::new(dir).join(format!("f{i}")))?;
-                }
-            }
-            ["remove", dir, n] => {
-                for i in 0..number(n)? {
-                    fs::remove_file(Path::new(dir).join(format!("f{i}")))?;
-                }
-            }
             [order, dir, n] => {
                 for i in 0..number(n)? {
                     change(order, Path::new(dir), i)?;
@@ -88,7 +78,7 @@ fn main() -> io::Result<()> {
             }
             _ => return Err(io::Error::other(format!("no such order: {line}"))),
         }
-        say(&(cpu_time()? - start).as_nanos().to_string())?;
+        println!("{}", (cpu_time()? - start).as_nanos());
     }
     held.drain(..).for_each(end);
     Ok(())
@@ -96,16 +86,19 @@ fn main() -> io::Result<()> {
 
 /// Does something to a file of a directory.
 fn change(order: &str, dir: &Path, i: u64) -> io::Result<()> {
-    let [file, other] = ["f", "o"].map(|name| dir.join(format!("{name}{i}")));
+    let file = dir.join(format!("f{i}"));
+    let other = || dir.join(format!("o{i}"));
     match order {
+        "make" => File::create(file).map(drop),
+        "remove" => fs::remove_file(file),
         "replace" => {
-            File::create(&other)?;
-            fs::rename(other, file)
+            File::create(other())?;
+            fs::rename(other(), file)
         }
-        "move" => fs::rename(file, other),
+        "move" => fs::rename(file, other()),
         "chown" => chown(file, Some(1), None),
-        "link" => fs::hard_link(file, other),
-        "unlink" => fs::remove_file(other),
+        "link" => fs::hard_link(file, other()),
+        "unlink" => fs::remove_file(other()),
         "name" => name(&nameless(dir)?, &file),
         "nameless" => nameless(dir).map(drop),
         _ => Err(io::Error::other(format!("no such order: {order}"))),
@@ -135,12 +128,6 @@ fn cpu_time() -> io::Result<Duration> {
         }
     }
     Ok(sum)
-}
-
-fn say(text: &str) -> io::Result<()> {
-    let mut out = io::stdout();
-    writeln!(out, "{text}")?;
-    out.flush()
 }
 
 fn number(text: &str) -> io::Result<u64> {

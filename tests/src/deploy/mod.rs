@@ -185,7 +185,7 @@ pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String,
 }
 
 /// The ConfigMap of a configuration, as kustomize makes it but for its name's hash.
-pub fn config_map(configuration: &str) -> Value {
+fn config_map(configuration: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -283,7 +283,12 @@ impl Index<&str> for Chart {
 
 /// The files of `deploy/manifests`: name and content.
 pub fn manifests() -> io::Result<BTreeMap<String, String>> {
-    let entries = std::fs::read_dir(dir().join("manifests"))?;
+    files_of(&dir().join("manifests"))
+}
+
+/// The files of a directory: name and content.
+pub fn files_of(directory: &Path) -> io::Result<BTreeMap<String, String>> {
+    let entries = std::fs::read_dir(directory)?;
     let read = |entry: io::Result<std::fs::DirEntry>| {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

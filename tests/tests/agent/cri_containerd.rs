@@ -58,7 +58,6 @@ fn names(pods: &Pods) -> Vec<String> {
 // R8: what has ended goes, then what only that used, then what was unused; what runs goes on, and the disk has room again.
 #[test]
 fn a_real_runtime_removes_what_is_unused() {
-    skip_if!(not_root());
     let node = or_skip!(Node::new());
     let pods = Pods::connect(&node.containerd.socket()).unwrap();
     let sleeps = or_skip!(node.add("sleeps", &["sleep", "1000000"]));

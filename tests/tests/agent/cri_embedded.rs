@@ -93,7 +93,6 @@ fn is_evicted(records: &[Record]) -> bool {
 // R8: the disk has room again, and no pod has to go.
 #[test]
 fn a_reclaim_that_is_enough_spares_the_pod() {
-    skip_if!(not_root());
     let mut node = or_skip!(Node::new("crienough"));
     node.serve(None);
     let _agent = node.files.start(&[]);
@@ -114,7 +113,6 @@ fn a_reclaim_that_is_enough_spares_the_pod() {
 // R8: there was nothing to reclaim, or not enough.
 #[test]
 fn a_reclaim_that_is_not_enough_is_followed_by_the_eviction() {
-    skip_if!(not_root());
     let mut node = or_skip!(Node::new("crilittle"));
     // FAILED_PRECONDITION: CRI-O's word for an image that is in use after all.
     node.serve(Some(Fault::Refused(9)));
@@ -128,7 +126,6 @@ fn a_reclaim_that_is_not_enough_is_followed_by_the_eviction() {
 // R8: pods go anyway when the time is over, and a hanging runtime holds nothing else.
 #[test]
 fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
-    skip_if!(not_root());
     let mut node = or_skip!(Node::new("crihangs"));
     node.serve(Some(Fault::Hangs));
     node.files.config["cri"]["reclaimTimeout"] = json!("2s");
@@ -141,7 +138,6 @@ fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
 // R8: no pod runs into a full disk because a reclaim takes its time.
 #[test]
 fn a_runtime_that_hangs_is_not_waited_for_until_no_inode_is_left() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 512, 120_000));
     let mut node = or_skip!(Node::on(disk, "criinodes", 2048));
     node.serve(Some(Fault::Hangs));
@@ -164,7 +160,6 @@ fn a_runtime_that_hangs_is_not_waited_for_until_no_inode_is_left() {
 
 #[test]
 fn without_a_runtime_pods_go_at_once() {
-    skip_if!(not_root());
     let node = or_skip!(Node::new("crinone"));
     let _agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 1);
@@ -203,7 +198,6 @@ fn shadow_and_pause_reclaim_nothing() {
 // R3: where images lie is configured here, or guessed elsewhere; the runtime knows.
 #[test]
 fn a_disk_that_is_not_the_runtimes_is_told() {
-    skip_if!(not_root());
     let mut node = or_skip!(Node::new("crielsewhere"));
     node.files.config["evictionHard"]["nodefs.available"] = json!("1%");
     let at = |path: &std::path::Path| FilesystemUsage {

@@ -192,7 +192,6 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
 // R1, R9: inodes, and the emptyDir goes with its pod.
 #[test]
 fn a_pod_that_takes_the_inodes_is_evicted() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("inodes", 64, 4096, "1Ti"));
     two.threshold("nodefs.inodesFree", json!("25%"));
     let [mut calm, mut greedy] = two.forkers();
@@ -211,7 +210,6 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
 // R42
 #[test]
 fn thresholds_that_are_met_as_they_come_into_force_are_told() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("inforce", 64, 4096, "1Ti"));
     let all = [
         "memory.available",
@@ -262,7 +260,6 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
 // R4, R10: a kubelet without thresholds still holds pods to their own limits.
 #[test]
 fn without_a_threshold_pods_go_for_their_own_limits() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("none", 128, 4096, "8Mi"));
     two.files.config["evictionHard"] = json!({});
     let [mut calm, _greedy] = two.forkers();
@@ -279,7 +276,6 @@ fn without_a_threshold_pods_go_for_their_own_limits() {
 /// Above its own limit, and it cannot die: said once, and not evicted again.
 #[test]
 fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
-    skip_if!(not_root());
     let two = or_skip!(Two::on_disk("held", 128, 4096, "8Mi"));
     let [mut calm, greedy] = two.forkers();
     let undying = Undying::hold(greedy.pid()).unwrap();
@@ -309,7 +305,6 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
 // R43
 #[test]
 fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
-    skip_if!(not_root());
     let two = or_skip!(Two::on_disk("dead", 128, 4096, "8Mi"));
     let [_calm, mut greedy] = two.forkers();
     let undying = Undying::hold(greedy.pid()).unwrap();
@@ -429,7 +424,6 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
 // R43
 #[test]
 fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("twice", 128, 4096, "8Mi"));
     two.is_walked_often();
     let _agent = two.files.start(&[]);
@@ -451,7 +445,6 @@ fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
 // R1, R10: bytes, by the walk in the background.
 #[test]
 fn a_pod_that_fills_the_disk_is_evicted() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("bytes", 128, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("40%"));
     let [mut calm, mut greedy] = two.forkers();
@@ -463,7 +456,6 @@ fn a_pod_that_fills_the_disk_is_evicted() {
 // R43
 #[test]
 fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("unpacks", 256, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("60%"));
     two.write("calm", "data", 4);
@@ -492,7 +484,6 @@ fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
 // R10
 #[test]
 fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("atstart", 256, 150_000, "1Ti"));
     let [mut calm, mut greedy] = two.forkers();
     fs::write(two.dir("calm").join("log"), vec![1; 8 << 10]).unwrap();
@@ -517,7 +508,6 @@ fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
 // R1, R10
 #[test]
 fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("between", 128, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("40%"));
     let mut calm = two.files.forker("calm");
@@ -530,7 +520,6 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
 // R42, R43
 #[test]
 fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("goeson", 128, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("40%"));
     let mut calm = two.files.forker("calm");
@@ -555,7 +544,6 @@ fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
 // R42, R43
 #[test]
 fn files_of_a_pod_that_was_asked_and_ended_without_an_agent_are_removed() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("askedends", 64, 4096, "1Ti"));
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(60);
@@ -575,7 +563,6 @@ fn files_of_a_pod_that_was_asked_and_ended_without_an_agent_are_removed() {
 // R1, R10
 #[test]
 fn a_pod_that_was_evicted_and_runs_again_can_be_evicted_again() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("again", 128, 4096, "8Mi"));
     two.is_walked_often();
     let mut calm = two.files.forker("calm");
@@ -607,7 +594,6 @@ fn a_pod_that_was_evicted_and_runs_again_can_be_evicted_again() {
 /// A pod above its own limit goes without any pressure on the node (`localStorageEviction`).
 #[test]
 fn a_pod_above_its_size_limit_is_evicted() {
-    skip_if!(not_root());
     let two = or_skip!(Two::on_disk("limit", 128, 4096, "8Mi"));
     let [mut calm, _greedy] = two.forkers();
     two.write("calm", "data", 4);
@@ -694,7 +680,6 @@ fn a_soft_threshold_asks_and_waits() {
 /// One that holds on is not hurried by another threshold, for which no other pod is asked meanwhile.
 #[test]
 fn two_soft_thresholds_ask_one_pod_after_the_other() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("softtwo", 64, 4096, "1Ti"));
     two.files.config["evictionSoft"] =
         json!({ "memory.available": "200Mi", "nodefs.inodesFree": "90%" });
@@ -723,7 +708,6 @@ fn two_soft_thresholds_ask_one_pod_after_the_other() {
 /// Bytes and inodes are short at one look, and both would take a pod of the owner whose rate has room for one.
 #[test]
 fn a_limit_that_one_pod_has_used_up_holds_up_no_other_owner() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let pod = |name: &str, owner: &str| {
         let dir = disk.path().join(name);
@@ -819,7 +803,6 @@ fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
 // R47
 #[test]
 fn shadow_leaves_files_and_tasks_alone() {
-    skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("shadowfiles", 64, 4096, "1Ti"));
     two.threshold("nodefs.inodesFree", json!("25%"));
     let [_calm, mut greedy] = two.forkers();

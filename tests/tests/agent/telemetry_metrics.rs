@@ -78,7 +78,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let build = format!("evictd_build_info{{version=\"{version}\"}}");
     assert_eq!(after[&build], 1.0);
     let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1\r\n";
-    let text = scrape::ask(address, "GET /metrics", accept).unwrap();
+    let text = scrape::ask(address, "GET /metrics", accept, "").unwrap();
     assert!(text.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
     assert!(text.ends_with("# EOF\n"), "{text}");
     // The dip was over before any other component looked.
@@ -117,11 +117,8 @@ fn readers_that_ask_for_the_wrong_thing_are_told() {
     let address = &listen(&mut files.config, "metricsAddress");
     let _agent = files.start(&[]);
     assert!(get(address, "/").unwrap().starts_with("HTTP/1.1 404"));
-    assert!(
-        scrape::ask(address, "POST /metrics", "")
-            .unwrap()
-            .starts_with("HTTP/1.1 405")
-    );
+    let posted = scrape::ask(address, "POST /metrics", "", "").unwrap();
+    assert!(posted.starts_with("HTTP/1.1 405"));
 }
 
 /// Connections that say nothing, to either port, keep neither a probe nor a scrape from its answer.

@@ -59,6 +59,13 @@ fn fragments(text: &str) -> BTreeSet<String> {
     found
 }
 
+/// The pages of `docs`, and the others.
+fn pages() -> BTreeSet<PathBuf> {
+    let mut files = files_below(&checkout().join("docs"), "md").unwrap();
+    files.extend(OTHERS.iter().map(|name| checkout().join(name)));
+    files
+}
+
 #[test]
 fn the_summary_lists_every_page() {
     let docs = checkout().join("docs");
@@ -74,10 +81,8 @@ fn the_summary_lists_every_page() {
 
 #[test]
 fn every_relative_link_leads_to_something() {
-    let mut files = files_below(&checkout().join("docs"), "md").unwrap();
-    files.extend(OTHERS.iter().map(|name| checkout().join(name)));
     let mut wrong = Vec::new();
-    for file in &files {
+    for file in &pages() {
         let text = fs::read_to_string(file).unwrap();
         for link in links(&text) {
             if link.contains("://") {
@@ -118,10 +123,8 @@ fn helm_commands(text: &str) -> Vec<&str> {
 /// Helm looks in the context's namespace, in which evictd's release is not.
 #[test]
 fn helm_is_told_the_namespace_of_the_release() {
-    let mut files = files_below(&checkout().join("docs"), "md").unwrap();
-    files.extend(OTHERS.iter().map(|name| checkout().join(name)));
     let mut named = 0;
-    for file in &files {
+    for file in &pages() {
         for command in helm_commands(&fs::read_to_string(file).unwrap()) {
             let words: Vec<&str> = command.split_whitespace().collect();
             if !words.contains(&"evictd") {

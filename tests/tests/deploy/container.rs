@@ -10,9 +10,10 @@ use evictd_tests::{
     agent::binary,
     containerd::{self, Containerd, DaemonContainer, Pods},
     deploy::{self, Chart},
+    mounts::Mounted,
     prelude::*,
 };
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 
 /// A user that is not root.
 const UNPRIVILEGED: &str = "65534";
@@ -27,6 +28,8 @@ fn pod_spec() -> Value {
 
 /// Directories that the manifest wants of the node, below a mount that is handed on as a node's own is.
 struct NodeFiles {
+    // Unmounted before its directory is removed.
+    _mounted: Mounted,
     dir: tempfile::TempDir,
 }
 
@@ -34,8 +37,10 @@ impl NodeFiles {
     fn new() -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         let none: Option<&str> = None;
-        mount(none, dir.path(), Some("tmpfs"), MsFlags::empty(), none)?;
-        let files = Self { dir };
+        let files = Self {
+            _mounted: Mounted::new("tmpfs", dir.path(), none)?,
+            dir,
+        };
         mount(none, files.dir.path(), none, MsFlags::MS_SHARED, none)?;
         for name in ["config", "kubelet", "pod-logs", "runtime", "logs"] {
             fs::create_dir(files.at(name))?;
@@ -45,13 +50,6 @@ impl NodeFiles {
 
     fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
-    }
-}
-
-impl Drop for NodeFiles {
-    fn drop(&mut self) {
-        // A process that still uses it keeps it until then.
-        let _ = umount2(self.dir.path(), MntFlags::MNT_DETACH);
     }
 }
 

@@ -1,8 +1,6 @@
 //! The end-to-end test where there is no cluster to try it on: it is skipped, says what it cannot reach, or leaves what is
 //! there alone.
 
-use std::process::Output;
-
 use evictd_tests::{
     containerd::{self, Containerd, Pods},
     deploy,
@@ -11,49 +9,36 @@ use evictd_tests::{
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-fn e2e(kubeconfig: Option<&str>) -> (Output, String) {
+/// Runs it with something set; what it says where it ends with this code.
+fn e2e(code: i32, set: impl FnOnce(&mut Command)) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_e2e"));
-    command.env_remove("KUBECONFIG");
-    if let Some(path) = kubeconfig {
-        command.env("KUBECONFIG", path);
-    }
+    set(command.env_remove("KUBECONFIG"));
     let out = command.output().unwrap();
-    let said = [&out.stdout[..], &out.stderr[..]].concat();
-    (out, String::from_utf8(said).unwrap())
+    let said = String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
+    assert_eq!(out.status.code(), Some(code), "{said}");
+    said
 }
 
 #[test]
 fn without_a_cluster_it_is_skipped() {
-    let (out, said) = e2e(None);
-    assert!(out.status.success(), "{said}");
-    assert!(
-        said.starts_with("SKIPPED e2e: KUBECONFIG is not set"),
-        "{said}"
-    );
+    let said = e2e(0, |_| {});
+    let expected = "SKIPPED e2e: KUBECONFIG is not set";
+    assert!(said.starts_with(expected), "{said}");
 }
 
 #[test]
 fn a_cluster_that_is_not_there_is_named() {
-    let (out, said) = e2e(Some("/nowhere/kubeconfig"));
-    assert!(!out.status.success());
-    assert!(said.contains("KUBECONFIG cannot be used"), "{said}");
-
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("kubeconfig");
-    // A port on which no server listens any more.
-    let address = free_address().unwrap();
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": {}}],
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
-    });
-    fs::write(&path, config.to_string()).unwrap();
-    let (out, said) = e2e(path.to_str());
-    assert!(!out.status.success());
-    assert!(said.contains("does not answer"), "{said}");
+    let fails_with = |kubeconfig: &Path, expected: &str| {
+        let said = e2e(1, |command| {
+            command.env("KUBECONFIG", kubeconfig);
+        });
+        has(&said, &[expected]);
+    };
+    fails_with(Path::new("/nowhere"), "KUBECONFIG cannot be used");
+    let (mut server, dir) = (ApiServer::start().unwrap(), tempfile::tempdir().unwrap());
+    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+    server.go_away();
+    fails_with(&kubeconfig, "does not answer");
 }
 
 /// An API server that wants certificates of its clients, as most do, with one node.
@@ -76,17 +61,14 @@ fn cluster() -> ApiServer {
 /// Runs it on this cluster, where it ends with 1; what it says.
 fn fails(server: &ApiServer, arguments: &[&str], containerd: &Path) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let out = Command::new(env!("CARGO_BIN_EXE_e2e"))
-        .args(["--threshold", "64Mi", "--manifests"])
-        .arg(deploy::dir().join("manifests"))
-        .args(arguments)
-        .env("KUBECONFIG", server.kubeconfig(dir.path()).unwrap())
-        .env("CONTAINERD_ADDRESS", containerd)
-        .output()
-        .unwrap();
-    let said = String::from_utf8([&out.stdout[..], &out.stderr[..]].concat()).unwrap();
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    said
+    e2e(1, |command| {
+        command
+            .args(["--threshold", "64Mi", "--manifests"])
+            .arg(deploy::dir().join("manifests"))
+            .args(arguments)
+            .env("KUBECONFIG", server.kubeconfig(dir.path()).unwrap())
+            .env("CONTAINERD_ADDRESS", containerd);
+    })
 }
 
 /// An evictd that another one has installed is neither changed nor taken away.

@@ -31,10 +31,8 @@ fn a_pod_at_its_own_limit_has_an_event() {
     assert!(member.wait(SOON, |m| !told(m).is_empty()));
     drop(agent);
     assert_eq!(kills(&member), 3, "the later ones together");
-    let told = told(&member);
-    let [event] = &told[..] else {
-        panic!("one in ten minutes: {told:?}");
-    };
+    // One in ten minutes.
+    let event = only_event(&member, "OOMKilledAtPodLimit", "Pod");
     for (field, expected) in [
         ("/regarding/uid", &*uid),
         ("/regarding/name", "tight"),
@@ -52,6 +50,14 @@ fn a_pod_at_its_own_limit_has_an_event() {
 
 fn events(member: &ClusterNode, reason: &str, kind: &str) -> Vec<Value> {
     member.server.state().events_of(reason, kind)
+}
+
+/// The Event of a reason, which must be the only one.
+#[track_caller]
+fn only_event(member: &ClusterNode, reason: &str, kind: &str) -> Value {
+    let mut told = events(member, reason, kind);
+    assert_eq!(told.len(), 1, "{told:?}");
+    told.remove(0)
 }
 
 // R9, R14, R18, R42: who goes is decided on what the API says of the pods, and the API hears of it in the right order.
@@ -108,13 +114,12 @@ fn killed_first_then_told() {
         assert_eq!(delete.body["preconditions"]["uid"], uid);
         assert_eq!(state.count("DELETE", ""), 1, "nobody else is deleted");
     }
-    let told = events(&member, "Evicted", "Pod");
-    assert_eq!(told.len(), 1);
-    let note = told[0]["note"].as_str().unwrap();
+    let event = only_event(&member, "Evicted", "Pod");
+    let note = event["note"].as_str().unwrap();
     assert!(note.starts_with(OF_MEMORY), "{note}");
     has(note, &["requested 16Mi", "Container c was using"]);
-    assert_eq!(told[0]["regarding"]["uid"], uid);
-    let annotations = &told[0]["metadata"]["annotations"];
+    assert_eq!(event["regarding"]["uid"], uid);
+    let annotations = &event["metadata"]["annotations"];
     assert_eq!(annotations["starved_resource"], "memory");
     assert_eq!(annotations["offending_containers"], "c");
     assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
@@ -480,10 +485,7 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     drop(hogs);
     drop(agent);
     assert!(member.evictions().is_empty());
-    let told = told(&member);
-    let [event] = &told[..] else {
-        panic!("once: {told:?}");
-    };
+    let event = only_event(&member, "EvictionThresholdMetInForce", "Node");
     let note = event["note"].as_str().unwrap();
     let says = [
         "memory.available was already met",
@@ -536,10 +538,7 @@ fn an_evicted_pod_that_does_not_die_has_an_event() {
     hog.killed();
     drop(agent);
     assert_eq!(counted, Some(1));
-    let told = told(&member);
-    let [event] = &told[..] else {
-        panic!("once: {told:?}");
-    };
+    let event = only_event(&member, "EvictedPodStuck", "Pod");
     assert_eq!(event["regarding"]["uid"], ClusterNode::uid(1));
     has(
         event["note"].as_str().unwrap(),

@@ -294,7 +294,6 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
 /// Bytes and inodes are short at one look, and the kubelet's reclaim has helped neither.
 #[test]
 fn a_slow_fleet_lets_one_pod_of_a_look_go() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new("fleetslow", 256).unwrap();
     let map = format!("{SPACE}/{NAME}");

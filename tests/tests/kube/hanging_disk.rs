@@ -10,7 +10,6 @@ use evictd_tests::{
 // R42
 #[test]
 fn a_disk_that_hangs_delays_reports_and_no_eviction() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new("hangs", 256).unwrap();
     let state = disk.path().join("state");

@@ -150,7 +150,6 @@ fn shadow_mode_asks_no_static_pod() {
 // R8: above half of the threshold the kubelet has time to reclaim, and no pod goes when it has.
 #[test]
 fn pods_wait_for_what_the_kubelet_reclaims() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let member = short_of_inodes("reclaim", &disk);
     let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
@@ -172,7 +171,6 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
 // R8, R43
 #[test]
 fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let member = short_of_inodes("besidedisk", &disk);
     let [theirs, mut other] = with_files(&member, &disk, ["theirs", "other"]);
@@ -196,7 +194,6 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
 // R8: the kubelet is waited for once. It reclaims every ten seconds beside the evictions, which are no further apart.
 #[test]
 fn pods_wait_for_the_kubelet_once() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let member = short_of_inodes("reclaimonce", &disk);
     let _hogs = with_files(&member, &disk, ["first", "second"]);
@@ -257,7 +254,6 @@ pub(super) fn with_empty_dir(
 // What an earlier agent has left in its journal says as much.
 #[test]
 fn a_pod_above_its_own_limit_is_no_disruption() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new("ownlimit", 256).unwrap();
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
@@ -297,7 +293,6 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
 // R1, R6, R10: killed at once and deleted, and the node says DiskPressure.
 #[test]
 fn a_full_disk_takes_the_pod_that_fills_it() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new("diskapi", 256).unwrap();
     member.config["evictionHard"]["nodefs.inodesFree"] = json!("25%");
@@ -327,7 +322,6 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
 // R1, R6: in the crash loop there is no process for minutes. The DELETE takes the files; a pod that is over is left alone.
 #[test]
 fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new("looper", 256).unwrap();
     member.config["evictionHard"]["nodefs.available"] = json!("60%");

@@ -1,6 +1,6 @@
 //! What a full node costs the agent in memory of its own.
 
-use evictd_tests::{apiserver::pod, prelude::*};
+use evictd_tests::{apiserver::pod, prelude::*, text::number};
 
 /// Pods of a full node: the kubelet's default maximum.
 const PODS: u64 = 110;
@@ -44,8 +44,7 @@ fn resident_with(pods: u64) -> u64 {
     knows("\"changed\":\"yes\"");
     std::thread::sleep(SETTLED);
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    number(&status, "VmRSS:").unwrap()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The scripted API server against the recordings of a real one.
 
-use evictd_tests::{apiserver::pod, prelude::*};
+use evictd_tests::{apiserver::pod, prelude::*, scrape};
 
 fn recording(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("recordings/api/{name}.json"));
@@ -9,24 +9,16 @@ fn recording(name: &str) -> Value {
 
 /// One exchange over a plain socket, without the client that the agent uses.
 fn exchange(server: &ApiServer, request: &Value, body: &Value) -> (u64, Value) {
-    use std::io::{Read as _, Write as _};
-    let address = server.url().trim_start_matches("http://").to_owned();
-    let mut stream = std::net::TcpStream::connect(&address).unwrap();
     let body = match body {
         Value::Null => String::new(),
         body => body.to_string(),
     };
-    write!(
-        stream,
-        "{} {} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n{body}",
-        request["method"].as_str().unwrap(),
-        request["path"].as_str().unwrap(),
-        request["contentType"].as_str().unwrap_or("application/json"),
-        body.len(),
-    )
-    .unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let [method, path] = ["method", "path"].map(|field| request[field].as_str().unwrap());
+    let kind = request["contentType"].as_str();
+    let kind = kind.unwrap_or("application/json");
+    let headers = format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
+    let (address, line) = (server.address().to_string(), format!("{method} {path}"));
+    let text = scrape::ask(&address, &line, &headers, &body).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let code = head.split(' ').nth(1).unwrap().parse().unwrap();
     (code, serde_json::from_str(body).unwrap_or_default())

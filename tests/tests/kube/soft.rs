@@ -30,6 +30,7 @@ use evictd_tests::{
     policy_fixture::{BarePod, FLEET_RULES},
     prelude::*,
 };
+use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
 struct Soft {
     server: ApiServer,
@@ -452,29 +453,16 @@ fn a_webhook_has_its_time_before_a_pod_is_asked() {
 }
 
 /// Counts what is logged on this thread.
-#[derive(Default)]
-struct Lines(AtomicUsize);
+#[derive(Clone, Default)]
+struct Lines(Arc<AtomicUsize>);
 
-impl tracing::Subscriber for Lines {
-    fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
-        *of.level() <= tracing::Level::WARN && of.target().starts_with("evictd")
+impl<S: tracing::Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let of = event.metadata();
+        if *of.level() <= tracing::Level::WARN && of.target().starts_with("evictd") {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 // Without the right none of the candidates can be asked: one request a round, one line while pressure lasts, and no alert where the
@@ -482,8 +470,10 @@ impl tracing::Subscriber for Lines {
 #[test]
 fn a_missing_right_is_the_agents_own_trouble() {
     let mut soft = soft(json!({}));
-    let lines = Arc::new(Lines::default());
-    let _logged = tracing::subscriber::set_default(Arc::clone(&lines));
+    let lines = Lines::default();
+    let _logged = tracing_subscriber::registry()
+        .with(lines.clone())
+        .set_default();
     let said = || lines.0.swap(0, Ordering::Relaxed);
     let mut state = soft.server.state();
     state.denied.insert("create pods/eviction".into());

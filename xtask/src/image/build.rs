@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{Arch, Program};
+use super::Arch;
 use crate::{
     apt::Apt,
     setup,
@@ -31,7 +31,7 @@ struct Toolchain {
 }
 
 /// Compiles a program for `arch`, statically linked; returns the binary's path.
-pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
+pub fn static_binary(package: &str, name: &str, arch: Arch) -> Result<PathBuf> {
     setup::run()?;
     let target = arch.rust_target();
     let toolchain = if has_std(Path::new("rustc"), target) {
@@ -43,15 +43,8 @@ pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
     let root = workspace_root();
     build
         .current_dir(root)
-        .args([
-            "build",
-            "--locked",
-            "--release",
-            "--package",
-            program.package,
-            "--bin",
-            program.name,
-        ])
+        .args(["build", "--locked", "--release"])
+        .args(["--package", package, "--bin", name])
         .args(["--target", target, "--target-dir", TARGET_DIR])
         .env(
             "CARGO_ENCODED_RUSTFLAGS",
@@ -66,9 +59,11 @@ pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
     if arch != Arch::host() {
         let gcc = format!("{}-gcc", arch.gnu_triple());
         if output(Command::new(&gcc).arg("--version")).is_err() {
-            println!("image: installing {}", arch.gcc_package());
+            // `_` is not allowed in the name of a package.
+            let package = format!("gcc-{}", arch.gnu_triple().replace('_', "-"));
+            println!("image: installing {package}");
             let libc = format!("libc6-dev-{}-cross", arch.name());
-            apt_install(&[arch.gcc_package(), &libc])?;
+            apt_install(&[&package, &libc])?;
         }
         let variable = format!(
             "CARGO_TARGET_{}_LINKER",
@@ -76,13 +71,13 @@ pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
         );
         build.env(variable, gcc);
     }
-    println!("image: compiling {} for {target}", program.name);
+    println!("image: compiling {name} for {target}");
     sh(&mut build)?;
     Ok(root
         .join(TARGET_DIR)
         .join(target)
         .join("release")
-        .join(program.name))
+        .join(name))
 }
 
 fn rustflags(arch: Arch, toolchain: &Toolchain) -> Result<Vec<String>> {

@@ -16,8 +16,10 @@ use anyhow::{Context as _, Result};
 
 use crate::shell::{output, workspace_root};
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Program that can be put into an image.
-struct Program {
+pub struct Program {
     /// The binary's name, the image's, and the archive's.
     name: &'static str,
     /// The package that it is built from.
@@ -38,14 +40,8 @@ const HOG: Program = Program {
 };
 
 /// Compiles a program of the workspace for this machine's architecture, statically linked; returns the binary's path.
-pub fn static_program(package: &'static str, name: &'static str) -> Result<PathBuf> {
-    let description = "";
-    let program = Program {
-        name,
-        package,
-        description,
-    };
-    build::static_binary(&program, Arch::host())
+pub fn static_program(package: &str, name: &str) -> Result<PathBuf> {
+    build::static_binary(package, name, Arch::host())
 }
 
 /// What `cargo xtask image` takes.
@@ -95,37 +91,22 @@ impl Arch {
     }
 
     /// The triple in the names of Debian's cross compilers' programs.
-    const fn gnu_triple(self) -> &'static str {
-        match self {
-            Self::Amd64 => "x86_64-linux-gnu",
-            Self::Arm64 => "aarch64-linux-gnu",
-        }
-    }
-
-    /// Name of Debian's package of the compiler for the architecture, where `_` is not allowed.
-    const fn gcc_package(self) -> &'static str {
-        match self {
-            Self::Amd64 => "gcc-x86-64-linux-gnu",
-            Self::Arm64 => "gcc-aarch64-linux-gnu",
-        }
+    fn gnu_triple(self) -> String {
+        self.rust_target().replace("-unknown", "")
     }
 }
 
 /// Builds the binaries and writes an archive for each; prints where it is and how to import it.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let arch = arguments.arch.unwrap_or(Arch::host());
-    write(&EVICTD, arch)?;
-    if arguments.with_hog {
-        write(&HOG, arch)?;
-    }
-    Ok(())
+    archives(arch, true, arguments.with_hog)
 }
 
-/// The images that the end-to-end test imports, for this machine.
-pub fn for_e2e(agent: bool, hog: bool) -> Result<()> {
+/// Writes the archives that are wanted of these.
+pub fn archives(arch: Arch, agent: bool, hog: bool) -> Result<()> {
     for (wanted, program) in [(agent, &EVICTD), (hog, &HOG)] {
         if wanted {
-            write(program, Arch::host())?;
+            write(program, arch)?;
         }
     }
     Ok(())
@@ -137,14 +118,11 @@ pub fn agent(arch: Arch) -> Result<Vec<u8>> {
 
 /// The agent's image for all architectures of the binaries, as a layout with one index.
 pub fn of_agents(binaries: &[(Arch, Vec<u8>)], provenance: &Provenance) -> Result<oci::Files> {
-    let reference = EVICTD.reference();
     let sources: Vec<_> = binaries
         .iter()
-        .map(|(arch, program)| oci::Source {
-            program,
-            name: EVICTD.name,
-            description: EVICTD.description,
-            reference: &reference,
+        .map(|(arch, binary)| oci::Source {
+            program: &EVICTD,
+            binary,
             arch: *arch,
             provenance,
         })
@@ -153,7 +131,7 @@ pub fn of_agents(binaries: &[(Arch, Vec<u8>)], provenance: &Provenance) -> Resul
 }
 
 fn compiled(program: &Program, arch: Arch) -> Result<Vec<u8>> {
-    let binary = build::static_binary(program, arch)?;
+    let binary = build::static_binary(program.package, program.name, arch)?;
     let content =
         std::fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
     build::require_static(&content, arch).with_context(|| format!("{}", binary.display()))?;
@@ -162,12 +140,9 @@ fn compiled(program: &Program, arch: Arch) -> Result<Vec<u8>> {
 
 fn write(program: &Program, arch: Arch) -> Result<()> {
     let content = compiled(program, arch)?;
-    let reference = program.reference();
     let image = oci::assemble(&oci::Source {
-        program: &content,
-        name: program.name,
-        description: program.description,
-        reference: &reference,
+        program,
+        binary: &content,
         arch,
         provenance: &provenance(),
     })?;
@@ -175,9 +150,10 @@ fn write(program: &Program, arch: Arch) -> Result<()> {
     archive::write(&path, &image)?;
     let verified = verify::archive(&path)?;
     println!(
-        "image: {} ({} KiB), {reference} {}\n  on a node: ctr --namespace k8s.io images import {}",
+        "image: {} ({} KiB), {} {}\n  on a node: ctr --namespace k8s.io images import {}",
         path.display(),
         verified.archive_bytes / 1024,
+        program.reference(),
         verified.manifest_digest,
         path.file_name().unwrap_or_default().display(),
     );
@@ -187,14 +163,13 @@ fn write(program: &Program, arch: Arch) -> Result<()> {
 impl Program {
     /// Name by which the chart asks the kubelet for the image; `localhost/` so that no registry is ever asked for it.
     fn reference(&self) -> String {
-        format!("localhost/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
+        format!("localhost/{}:{VERSION}", self.name)
     }
 }
 
 /// Path at which the archive of this version is written.
 fn archive_path(program: &Program, arch: Arch) -> PathBuf {
-    let (version, arch) = (env!("CARGO_PKG_VERSION"), arch.name());
-    let file = format!("{}-{version}-{arch}.oci.tar", program.name);
+    let file = format!("{}-{VERSION}-{}.oci.tar", program.name, arch.name());
     workspace_root().join("target/image").join(file)
 }
 

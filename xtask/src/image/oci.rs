@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Arch, Provenance, archive};
+use super::{Arch, Program, Provenance, VERSION, archive};
 
 /// Media types of the specification.
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -19,12 +19,8 @@ pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 pub const CONTAINERD_NAME: &str = "io.containerd.image.name";
 
 pub struct Source<'a> {
-    pub program: &'a [u8],
-    /// The program's name: the file's and the image's.
-    pub name: &'a str,
-    pub description: &'a str,
-    /// Name by which an image runtime knows the image: `localhost/evictd:0.1.0`.
-    pub reference: &'a str,
+    pub program: &'a Program,
+    pub binary: &'a [u8],
     pub arch: Arch,
     pub provenance: &'a Provenance,
 }
@@ -36,7 +32,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 pub fn assemble(source: &Source<'_>) -> Result<Files> {
     let mut files = Files::new();
     let mut manifest = add_image(&mut files, source)?;
-    manifest["annotations"] = names(source.reference);
+    manifest["annotations"] = names(source.program);
     layout(&mut files, &manifest)?;
     Ok(files)
 }
@@ -49,21 +45,16 @@ pub fn assemble_all(sources: &[Source<'_>]) -> Result<Files> {
         .map(|source| add_image(&mut files, source))
         .collect();
     let first = sources.first().context("an image has an architecture")?;
-    let index = json!({
-        "schemaVersion": 2,
-        "mediaType": INDEX,
-        "manifests": manifests?,
-        "annotations": annotations(first),
-    });
-    let mut index = blob(&mut files, INDEX, serde_json::to_vec(&index)?);
-    index["annotations"] = names(first.reference);
+    let index = json!({"manifests": manifests?, "annotations": annotations(first)});
+    let mut index = document(&mut files, INDEX, index)?;
+    index["annotations"] = names(first.program);
     layout(&mut files, &index)?;
     Ok(files)
 }
 
 /// Adds the image of one binary and returns its manifest's descriptor.
 fn add_image(files: &mut Files, source: &Source<'_>) -> Result<Value> {
-    let content = BTreeMap::from([(source.name.to_owned(), source.program.to_vec())]);
+    let content = BTreeMap::from([(source.program.name.to_owned(), source.binary.to_vec())]);
     let layer = archive::tar(&content, 0o755)?;
     // The layer is not compressed: its digest is its diff id too.
     let diff_id = sha256(&layer);
@@ -78,7 +69,7 @@ fn add_image(files: &mut Files, source: &Source<'_>) -> Result<Value> {
         "config": {
             // Numeric: there is no /etc/passwd to look a name up in.
             "User": "0:0",
-            "Entrypoint": [format!("/{}", source.name)],
+            "Entrypoint": [format!("/{}", source.program.name)],
             "WorkingDir": "/",
             "Labels": annotations,
         },
@@ -87,24 +78,14 @@ fn add_image(files: &mut Files, source: &Source<'_>) -> Result<Value> {
     });
     let configuration = blob(files, CONFIGURATION, serde_json::to_vec(&configuration)?);
 
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": configuration,
-        "layers": [layer],
-        "annotations": annotations,
-    });
-    let mut manifest = blob(files, MANIFEST, serde_json::to_vec(&manifest)?);
+    let mut manifest = manifest(files, [configuration, layer], annotations)?;
     manifest["platform"] = json!({"architecture": source.arch.name(), "os": "linux"});
     Ok(manifest)
 }
 
 /// Builds the annotations by which importers name the image.
-fn names(reference: &str) -> Value {
-    json!({
-        CONTAINERD_NAME: reference,
-        "org.opencontainers.image.ref.name": reference.rsplit(':').next(),
-    })
+fn names(program: &Program) -> Value {
+    json!({CONTAINERD_NAME: program.reference(), "org.opencontainers.image.ref.name": VERSION})
 }
 
 /// Makes an OCI layout of the blobs, with one entry.
@@ -117,18 +98,44 @@ pub fn layout(files: &mut Files, entry: &Value) -> Result<()> {
 }
 
 fn annotations(source: &Source<'_>) -> Value {
+    let Program {
+        name, description, ..
+    } = source.program;
+    let mut annotations = described(&json!(name), &json!(description), source.provenance);
+    // The binary embeds the eBPF object, which is under the GPL: the kernel's helpers ask for it.
+    let licenses = "(MIT OR Apache-2.0) AND GPL-2.0-only";
+    annotations["org.opencontainers.image.licenses"] = licenses.into();
+    annotations
+}
+
+/// The annotations of whatever is made of a commit.
+pub fn described(title: &Value, description: &Value, provenance: &Provenance) -> Value {
     let mut annotations = json!({
-        "org.opencontainers.image.title": source.name,
-        "org.opencontainers.image.description": source.description,
-        "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
-        // The binary embeds the eBPF object, which is under the GPL: the kernel's helpers ask for it.
-        "org.opencontainers.image.licenses": "(MIT OR Apache-2.0) AND GPL-2.0-only",
-        "org.opencontainers.image.created": source.provenance.created,
+        "org.opencontainers.image.title": title,
+        "org.opencontainers.image.description": description,
+        "org.opencontainers.image.version": VERSION,
+        "org.opencontainers.image.created": provenance.created,
     });
-    if let Some(revision) = &source.provenance.revision {
+    if let Some(revision) = &provenance.revision {
         annotations["org.opencontainers.image.revision"] = revision.as_str().into();
     }
     annotations
+}
+
+/// Adds a manifest of a configuration and its only layer, and returns its descriptor.
+pub fn manifest(
+    files: &mut Files,
+    [configuration, layer]: [Value; 2],
+    annotations: Value,
+) -> Result<Value> {
+    let manifest = json!({"config": configuration, "layers": [layer], "annotations": annotations});
+    document(files, MANIFEST, manifest)
+}
+
+fn document(files: &mut Files, media_type: &str, mut fields: Value) -> Result<Value> {
+    fields["schemaVersion"] = 2.into();
+    fields["mediaType"] = media_type.into();
+    Ok(blob(files, media_type, serde_json::to_vec(&fields)?))
 }
 
 /// Puts a blob in and returns its descriptor.

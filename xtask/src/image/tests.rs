@@ -5,18 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::unistd::geteuid;
+
 use super::{
-    Arch, Provenance, archive, build,
+    Arch, EVICTD, HOG, Program, Provenance, archive, build,
     oci::{CONTAINERD_NAME, Files, Source, assemble, assemble_all},
     verify,
 };
 use crate::shell::output;
 
-const REFERENCE: &str = "localhost/evictd:0.1.0";
-
-fn image(program: &[u8]) -> Files {
-    let provenance = provenance();
-    assemble(&source(program, Arch::Amd64, REFERENCE, &provenance)).unwrap()
+/// An image with the content `program`.
+fn image() -> Files {
+    assemble(&source(&EVICTD, Arch::Amd64, &provenance())).unwrap()
 }
 
 fn provenance() -> Provenance {
@@ -26,17 +26,10 @@ fn provenance() -> Provenance {
     }
 }
 
-fn source<'a>(
-    program: &'a [u8],
-    arch: Arch,
-    reference: &'a str,
-    provenance: &'a Provenance,
-) -> Source<'a> {
+fn source<'a>(program: &'a Program, arch: Arch, provenance: &'a Provenance) -> Source<'a> {
     Source {
         program,
-        name: "evictd",
-        description: "for a test",
-        reference,
+        binary: b"program",
         arch,
         provenance,
     }
@@ -51,7 +44,7 @@ fn written(dir: &Path, files: &Files) -> std::path::PathBuf {
 #[test]
 fn an_archive_holds_one_executable_and_says_how_to_run_it() {
     let dir = tempfile::tempdir().unwrap();
-    let verified = verify::archive(&written(dir.path(), &image(b"program"))).unwrap();
+    let verified = verify::archive(&written(dir.path(), &image())).unwrap();
     let [file] = &verified.layer[..] else {
         panic!("{:?}", verified.layer);
     };
@@ -63,13 +56,13 @@ fn an_archive_holds_one_executable_and_says_how_to_run_it() {
     assert_eq!(configuration["config"]["Entrypoint"][0], "/evictd");
     assert_eq!(configuration["config"]["User"], "0:0");
     let name = &verified.descriptor["annotations"][CONTAINERD_NAME];
-    assert_eq!(name, REFERENCE);
+    assert_eq!(*name, EVICTD.reference());
 }
 
 #[test]
 fn damage_is_found() {
     let dir = tempfile::tempdir().unwrap();
-    let good = image(b"program");
+    let good = image();
     let layer = good.iter().max_by_key(|(_, content)| content.len());
     let layer = layer.unwrap().0.clone();
     let refused = |files: &Files, expected: &str| {
@@ -186,24 +179,23 @@ fn containerd_imports_it_under_its_name() {
     let missing = ["containerd", "ctr"]
         .into_iter()
         .find(|program| output(Command::new(program).arg("--version")).is_err());
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let user = unsafe { libc::geteuid() };
     let why = match missing {
         Some(program) => Some(format!("{program} is not installed")),
-        None => (user != 0).then(|| "needs root".to_owned()),
+        None => (!geteuid().is_root()).then(|| "needs root".to_owned()),
     };
     if let Some(why) = why {
         eprintln!("SKIPPED image::containerd_imports_it_under_its_name: {why}");
         return;
     }
     let containerd = Containerd::start();
-    let path = written(containerd.dir.path(), &image(b"program"));
+    let path = written(containerd.dir.path(), &image());
     let verified = verify::archive(&path).unwrap();
     let path = path.to_str().unwrap();
     // Not unpacked: that needs a snapshotter, and says nothing about the archive.
     output(&mut containerd.ctr(&["images", "import", "--no-unpack", path])).unwrap();
     let images = output(&mut containerd.ctr(&["images", "list"])).unwrap();
-    let line = images.lines().find(|line| line.starts_with(REFERENCE));
+    let reference = EVICTD.reference();
+    let line = images.lines().find(|line| line.starts_with(&reference));
     let line = line.unwrap_or_else(|| panic!("{images}"));
     assert!(line.contains(&verified.manifest_digest), "{images}");
     assert!(line.contains("linux/amd64"), "{images}");
@@ -211,15 +203,15 @@ fn containerd_imports_it_under_its_name() {
     assert!(check.contains("complete (2/2)"), "{check}");
 
     // One image for two architectures, under one name.
-    let reference = "localhost/evictd:all";
     let provenance = provenance();
-    let both = [Arch::Amd64, Arch::Arm64].map(|a| source(b"program", a, reference, &provenance));
+    let both = [Arch::Amd64, Arch::Arm64].map(|arch| source(&HOG, arch, &provenance));
     let path = written(containerd.dir.path(), &assemble_all(&both).unwrap());
     let path = path.to_str().unwrap();
     let import = ["images", "import", "--no-unpack", "--all-platforms", path];
     output(&mut containerd.ctr(&import)).unwrap();
     let images = output(&mut containerd.ctr(&["images", "list"])).unwrap();
-    let line = images.lines().find(|line| line.starts_with(reference));
+    let reference = HOG.reference();
+    let line = images.lines().find(|line| line.starts_with(&reference));
     let line = line.unwrap_or_else(|| panic!("{images}"));
     assert!(line.contains("linux/amd64,linux/arm64"), "{images}");
 }

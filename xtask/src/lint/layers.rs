@@ -24,7 +24,7 @@ evictd-fastpath: engine node sys | crossbeam-queue libc nix
 evictd-manager: engine node sys | tracing
 evictd-kube: config engine policy store sys | backon fastrand futures http hyper-timeout hyper-util \
     ipnet jiff k8s-openapi kube serde serde_json thiserror tokio tower tracing
-xtask: | anyhow clap cpio flate2 libc nix ra-ap-rustc_lexer serde serde-saphyr serde_json sha2 syn \
+xtask: | anyhow clap cpio flate2 nix ra-ap-rustc_lexer serde serde-saphyr serde_json sha2 syn \
     tar tempfile walkdir";
 
 /// Dependencies that are not in the table. A dev-dependency on another crate of the workspace is one as well: cargo would

@@ -48,23 +48,9 @@ pub fn artifact(package: &Package, provenance: &Provenance) -> Result<oci::Files
     let configuration = serde_json::to_vec(&package.metadata)?;
     let configuration = oci::blob(&mut files, CONFIGURATION, configuration);
     let layer = oci::blob(&mut files, LAYER, package.archive.clone());
-    let mut annotations = json!({
-        "org.opencontainers.image.title": package.metadata["name"],
-        "org.opencontainers.image.description": package.metadata["description"],
-        "org.opencontainers.image.version": VERSION,
-        "org.opencontainers.image.created": provenance.created,
-    });
-    if let Some(revision) = &provenance.revision {
-        annotations["org.opencontainers.image.revision"] = revision.as_str().into();
-    }
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": oci::MANIFEST,
-        "config": configuration,
-        "layers": [layer],
-        "annotations": annotations,
-    });
-    let mut manifest = oci::blob(&mut files, oci::MANIFEST, serde_json::to_vec(&manifest)?);
+    let [title, description] = ["name", "description"].map(|field| &package.metadata[field]);
+    let annotations = oci::described(title, description, provenance);
+    let mut manifest = oci::manifest(&mut files, [configuration, layer], annotations)?;
     manifest["annotations"] = json!({"org.opencontainers.image.ref.name": VERSION});
     oci::layout(&mut files, &manifest)?;
     Ok(files)

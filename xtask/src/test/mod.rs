@@ -7,6 +7,7 @@ mod times;
 use std::thread;
 
 use anyhow::{Result, bail};
+use clap::Parser as _;
 
 use self::{
     lanes::{Durations, Harness, run_and_read},
@@ -23,7 +24,7 @@ use crate::{
 /// fault (docs/kernels.md tells of 7.2). `cargo xtask vm test` runs all of them.
 const KERNELS: [OnMachine; 2] = [("5.10", Cgroup::V1), ("6.12", Cgroup::V2)];
 /// Seconds for each of them: more than they take on a busy machine, so that no test is skipped for want of time.
-const WITHIN: u64 = 600;
+const WITHIN: &str = "600";
 /// What runs there: the kernel's programs against the files that show the same numbers. `cargo xtask vm test` runs the fast
 /// path too.
 const IN_GUESTS: &str = "kernel::";
@@ -31,7 +32,7 @@ const IN_GUESTS: &str = "kernel::";
 /// the pods' files is in the guest's memory.
 const SCENES: &str = "fastpath::pace";
 const ON_V2: [OnMachine; 1] = [("6.12", Cgroup::V2)];
-const MIB_FOR_SCENES: u32 = 8192;
+const MIB_FOR_SCENES: &str = "8192";
 
 /// Integration tests of the nightly run alone: they try the project's own tools, or measure what no commit is judged by,
 /// and take longer than every change can wait.
@@ -84,11 +85,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         times.lap(&format!("{} harnesses, one at a time", alone.len()));
         times.parts(durations);
         if with_vm {
-            let machines = run_in_guests(&KERNELS, &kernel_tests(), &mut tally);
+            let all = KERNELS.len().to_string();
+            let options = ["--within", WITHIN, "--filter", IN_GUESTS, "--jobs", &all];
+            let machines = run_in_guests(&KERNELS, &options, &mut tally);
             times.lap("real kernels, both at a time");
             times.parts(machines);
             if arguments.nightly {
-                let machines = run_in_guests(&ON_V2, &scenes(), &mut tally);
+                let options = ["--filter", SCENES, "--memory", MIB_FOR_SCENES];
+                let machines = run_in_guests(&ON_V2, &options, &mut tally);
                 times.lap("scenes on cgroup v2");
                 times.parts(machines);
             }
@@ -147,27 +151,10 @@ fn run_filtered(arguments: &[String], tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-fn kernel_tests() -> vm::Options {
-    vm::Options {
-        within: Some(WITHIN),
-        filter: Some(IN_GUESTS.to_owned()),
-        jobs: KERNELS.len(),
-        ..vm::Options::default()
-    }
-}
-
-fn scenes() -> vm::Options {
-    let mut options = vm::Options {
-        filter: Some(SCENES.to_owned()),
-        ..vm::Options::default()
-    };
-    options.machine.memory = MIB_FOR_SCENES;
-    options
-}
-
-/// Runs tests on real kernels; returns how long each was up.
-fn run_in_guests(kernels: &[OnMachine], options: &vm::Options, tally: &mut Tally) -> Durations {
-    match vm::test_on(kernels, options) {
+/// Runs tests on real kernels, with these options of `cargo xtask vm test`; returns how long each was up.
+fn run_in_guests(kernels: &[OnMachine], options: &[&str], tally: &mut Tally) -> Durations {
+    let options = vm::Options::parse_from(["vm test"].iter().chain(options));
+    match vm::test_on(kernels, &options) {
         Ok(summary) => {
             tally.add(&summary);
             summary.machines

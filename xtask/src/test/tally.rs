@@ -87,6 +87,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::outcome::Outcome;
 
     #[test]
     fn results_and_skips_are_counted() {
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn a_kernel_that_cannot_be_had_is_a_skip() {
         let mut machines = vm::Summary::default();
-        machines.skip_kernel("5.10", "v1", "no QEMU");
+        machines.add_machine("5.10", "v1", Outcome::Skipped("no QEMU".into()));
         let mut tally = Tally::default();
         tally.add(&machines);
         assert_eq!(tally.skipped, ["kernel 5.10 cgroup v1 *: no QEMU"]);

@@ -15,7 +15,7 @@ use super::{
     initramfs,
     kernels::Kernel,
     logs,
-    outcome::{Outcome, judge, printed_lines},
+    outcome::{Outcome, judge, matrix_rows},
     protocol::Job,
     qemu::Cgroup,
     show,
@@ -67,7 +67,8 @@ impl Run<'_> {
             Ok(())
         })?;
         if let Some(reason) = unmet {
-            summary.skip_kernel(self.kernel.name, &self.cgroup.to_string(), &reason);
+            let outcome = Outcome::Skipped(reason);
+            summary.add_machine(self.kernel.name, &self.cgroup.to_string(), outcome);
             return Ok(());
         }
         for test in rest {
@@ -145,8 +146,7 @@ impl Run<'_> {
             );
         }
         let (name, cgroup) = (self.kernel.name.to_owned(), self.cgroup.to_string());
-        into.matrix
-            .extend(printed_lines(&text).map(|line| line.of(&name, &cgroup)));
+        into.matrix.extend(matrix_rows(&name, &cgroup, &text));
         into.rows.push(Row {
             kernel: name,
             cgroup,

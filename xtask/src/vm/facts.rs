@@ -8,12 +8,8 @@ const SCRIPT: &str = include_str!("facts.sh");
 /// The prototypes are read out of all of BTF by an interpreter under emulation.
 const TIMEOUT: u64 = 900;
 
-/// One table: its title, and for each fact its name and one value for each kernel.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Section {
-    title: String,
-    rows: Vec<(String, Vec<String>)>,
-}
+/// Facts in the order in which they came, each with one value for each kernel.
+type Facts = Vec<(String, Vec<String>)>;
 
 /// Prints the facts of the given kernels.
 pub fn print(kernels: &[&str], machine: &MachineOptions) -> Result<()> {
@@ -33,74 +29,64 @@ pub fn print(kernels: &[&str], machine: &MachineOptions) -> Result<()> {
         }
         add(&mut sections, column, &String::from_utf8_lossy(&output));
     }
-    for section in &sections {
-        println!("### {}\n\n{}", section.title, section.markdown(kernels));
+    for (title, facts) in &sections {
+        println!("### {title}\n\n{}", markdown(facts, kernels));
     }
     Ok(())
 }
 
 /// Adds one kernel's answers as the column of that number. What a kernel does not mention is left empty.
-fn add(sections: &mut Vec<Section>, column: usize, output: &str) {
+fn add(sections: &mut Vec<(String, Facts)>, column: usize, output: &str) {
     let mut title = "";
     for line in output.lines() {
         if let Some(next) = line.strip_prefix("## ") {
             title = next;
         } else if let Some((name, value)) = line.split_once('\t') {
-            let index = sections
-                .iter()
-                .position(|section| section.title == title)
-                .unwrap_or_else(|| {
-                    sections.push(Section {
-                        title: title.to_owned(),
-                        rows: Vec::new(),
-                    });
-                    sections.len() - 1
-                });
-            let rows = &mut sections[index].rows;
-            let row = rows
-                .iter()
-                .position(|(known, _)| known == name)
-                .unwrap_or_else(|| {
-                    rows.push((name.to_owned(), Vec::new()));
-                    rows.len() - 1
-                });
-            let cells = &mut rows[row].1;
+            let cells = named(named(sections, title), name);
             cells.resize(column, String::new());
             cells.push(value.trim().to_owned());
         }
     }
 }
 
-impl Section {
-    /// Values that are the same on all kernels are given once; long ones become a table row each.
-    fn markdown(&self, kernels: &[&str]) -> String {
-        let rows = self.rows.iter().flat_map(|(name, values)| {
-            let mut runs: Vec<(usize, usize, &str)> = Vec::new();
-            for (column, value) in values.iter().enumerate() {
-                match runs.last_mut() {
-                    Some((_, last, same)) if *same == value => *last = column,
-                    _ => runs.push((column, column, value)),
-                }
+/// The entry of this name, which is added where it is not there.
+fn named<'a, T: Default>(list: &'a mut Vec<(String, T)>, name: &str) -> &'a mut T {
+    let at = list.iter().position(|(known, _)| known == name);
+    let at = at.unwrap_or_else(|| {
+        list.push((name.to_owned(), T::default()));
+        list.len() - 1
+    });
+    &mut list[at].1
+}
+
+/// Values that are the same on all kernels are given once; long ones become a table row each.
+fn markdown(facts: &Facts, kernels: &[&str]) -> String {
+    let rows = facts.iter().flat_map(|(name, values)| {
+        let mut runs: Vec<(usize, usize, &str)> = Vec::new();
+        for (column, value) in values.iter().enumerate() {
+            match runs.last_mut() {
+                Some((_, last, same)) if *same == value => *last = column,
+                _ => runs.push((column, column, value)),
             }
-            let mut name = name.as_str();
-            runs.into_iter()
-                .map(|(first, last, value)| {
-                    let which = match (first, last) {
-                        (0, last) if last + 1 == kernels.len() => "all".to_owned(),
-                        _ if first == last => kernels[first].to_owned(),
-                        _ => format!("{} to {}", kernels[first], kernels[last]),
-                    };
-                    // The name stands in the first row of several only.
-                    [
-                        std::mem::take(&mut name).to_owned(),
-                        which,
-                        value.to_owned(),
-                    ]
-                })
-                .collect::<Vec<_>>()
-        });
-        render(["fact", "kernels", "value"], rows.collect())
-    }
+        }
+        let mut name = name.as_str();
+        runs.into_iter()
+            .map(|(first, last, value)| {
+                let which = match (first, last) {
+                    (0, last) if last + 1 == kernels.len() => "all".to_owned(),
+                    _ if first == last => kernels[first].to_owned(),
+                    _ => format!("{} to {}", kernels[first], kernels[last]),
+                };
+                // The name stands in the first row of several only.
+                [
+                    std::mem::take(&mut name).to_owned(),
+                    which,
+                    value.to_owned(),
+                ]
+            })
+            .collect::<Vec<_>>()
+    });
+    render(["fact", "kernels", "value"], rows.collect())
 }
 
 #[cfg(test)]
@@ -114,12 +100,12 @@ mod tests {
         add(&mut sections, 1, "## A\nx\t1\ny\t2 3 \n## B\nz\t4\n");
         assert_eq!(sections.len(), 2);
         assert_eq!(
-            sections[0].markdown(&["5.10", "6.1"]),
+            markdown(&sections[0].1, &["5.10", "6.1"]),
             "| fact | kernels | value |\n| ---- | ------- | ----- |\n| x    | all     | 1     |\n\
              | y    | 5.10    | -     |\n|      | 6.1     | 2 3   |\n"
         );
         assert_eq!(
-            sections[1].rows,
+            sections[1].1,
             [("z".to_owned(), vec![String::new(), "4".to_owned()])]
         );
     }

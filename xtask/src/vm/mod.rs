@@ -9,7 +9,7 @@ mod guest;
 mod initramfs;
 mod kernels;
 mod modules;
-mod outcome;
+pub mod outcome;
 mod programs;
 mod protocol;
 mod qemu;
@@ -84,16 +84,6 @@ pub struct MachineOptions {
     /// QEMU's accelerator; kvm needs a machine that has it
     #[arg(long, default_value = "tcg", value_parser = ["tcg", "kvm"])]
     pub accel: String,
-}
-
-impl Default for MachineOptions {
-    fn default() -> Self {
-        Self {
-            cgroup: None,
-            memory: 1024,
-            accel: "tcg".to_owned(),
-        }
-    }
 }
 
 pub fn run(command: Command) -> Result<()> {

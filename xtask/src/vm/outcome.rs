@@ -27,17 +27,10 @@ impl fmt::Display for Outcome {
 }
 
 /// A line `MATRIX signal=.. hook=.. result=.. detail=..` of a test, with where it was printed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MatrixRow {
     pub kernel: String,
     pub cgroup: String,
-    #[serde(flatten)]
-    pub line: MatrixLine,
-}
-
-/// Fields of a `MATRIX` line.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct MatrixLine {
     pub signal: String,
     pub hook: String,
     pub result: String,
@@ -45,28 +38,23 @@ pub struct MatrixLine {
     pub detail: String,
 }
 
-impl MatrixLine {
-    pub fn of(self, kernel: &str, cgroup: &str) -> MatrixRow {
-        MatrixRow {
-            kernel: kernel.to_owned(),
-            cgroup: cgroup.to_owned(),
-            line: self,
-        }
+/// Why a job did not end by itself with exit code 0, if it did not.
+pub fn failure(status: &Status) -> Option<String> {
+    match status {
+        Status::Exited(0) => None,
+        Status::Exited(code) => Some(format!("exit code {code}")),
+        Status::Killed(signal) => Some(format!("killed by signal {signal}")),
+        Status::TimedOut => Some("its time was up".to_owned()),
+        Status::NotStarted(reason) => Some(reason.clone()),
     }
 }
 
 /// Judges a test by its process and by what it printed.
 pub fn judge(status: &Status, output: &str) -> Outcome {
-    match status {
-        Status::Exited(0) => {}
-        Status::Exited(code) => {
-            return Outcome::Failed(
-                libtest::panic(output).unwrap_or_else(|| format!("exit code {code}")),
-            );
-        }
-        Status::Killed(signal) => return Outcome::Failed(format!("killed by signal {signal}")),
-        Status::TimedOut => return Outcome::Failed("its time was up".to_owned()),
-        Status::NotStarted(reason) => return Outcome::Failed(reason.clone()),
+    if let Some(why) = failure(status) {
+        let has_ended = matches!(status, Status::Exited(_));
+        let panic = libtest::panic(output).filter(|_| has_ended);
+        return Outcome::Failed(panic.unwrap_or(why));
     }
     let skipped = output.lines().find_map(libtest::skipped);
     if let Some((_, reason)) = skipped.and_then(|skipped| skipped.split_once(": ")) {
@@ -81,15 +69,17 @@ pub fn judge(status: &Status, output: &str) -> Outcome {
 }
 
 /// The MATRIX lines in a test's output; one that lacks a field shows that in the table.
-pub fn printed_lines(output: &str) -> impl Iterator<Item = MatrixLine> {
-    output
-        .lines()
-        .filter_map(|line| line.split_once("MATRIX "))
-        .map(|(_, fields)| matrix_line(fields))
+pub fn matrix_rows(kernel: &str, cgroup: &str, output: &str) -> impl Iterator<Item = MatrixRow> {
+    let lines = output.lines().filter_map(|line| line.split_once("MATRIX "));
+    lines.map(move |(_, fields)| MatrixRow {
+        kernel: kernel.to_owned(),
+        cgroup: cgroup.to_owned(),
+        ..matrix_row(fields)
+    })
 }
 
-fn matrix_line(fields: &str) -> MatrixLine {
-    let mut line = MatrixLine::default();
+fn matrix_row(fields: &str) -> MatrixRow {
+    let mut line = MatrixRow::default();
     let fields = match fields.split_once("detail=") {
         Some((before, detail)) => {
             line.detail = detail.trim().to_owned();
@@ -164,23 +154,17 @@ mod tests {
     fn matrix_lines_are_found_after_other_text() {
         let output = "test a ... MATRIX signal=memory.available hook=fexit result=ok detail=crossed in 3 us\nx\n\
                       MATRIX signal=pid.available result=refused cpus=2\n";
-        let lines: Vec<MatrixLine> = printed_lines(output).collect();
-        assert_eq!(
-            lines,
-            [
-                MatrixLine {
-                    signal: "memory.available".into(),
-                    hook: "fexit".into(),
-                    result: "ok".into(),
-                    detail: "crossed in 3 us".into(),
-                },
-                MatrixLine {
-                    signal: "pid.available".into(),
-                    result: "refused".into(),
-                    detail: "cpus=2".into(),
-                    ..MatrixLine::default()
-                },
-            ]
-        );
+        let rows: Vec<MatrixRow> = matrix_rows("6.12", "v2", output).collect();
+        let row = |signal: &str, hook: &str, result: &str, detail: &str| MatrixRow {
+            kernel: "6.12".into(),
+            cgroup: "v2".into(),
+            signal: signal.into(),
+            hook: hook.into(),
+            result: result.into(),
+            detail: detail.into(),
+        };
+        let crossed = row("memory.available", "fexit", "ok", "crossed in 3 us");
+        let refused = row("pid.available", "", "refused", "cpus=2");
+        assert_eq!(rows, [crossed, refused]);
     }
 }

@@ -12,8 +12,9 @@ use serde::Serialize;
 use super::{
     MachineOptions, cache,
     guest::{self, Event, Guest, How},
-    kernel, logs, matrix_entry, programs,
-    protocol::Status,
+    kernel, logs, matrix_entry,
+    outcome::failure,
+    programs,
     qemu::Cgroup,
     unpacked,
 };
@@ -46,6 +47,7 @@ pub struct Outcome {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Outcomes {
     pub kernel: String,
     pub memory_mib: u32,
@@ -99,7 +101,7 @@ pub fn run(
             return Ok(());
         };
         let failure = match ended.how {
-            How::ByItself(status) => failure(&status, race.timeout),
+            How::ByItself(status) => failure(&status),
             How::Down(why) => Some(why),
             How::NotUp(why) => {
                 let console = ended.console.display();
@@ -116,16 +118,6 @@ pub fn run(
     match unmet {
         Some(reason) => bail!("{reason}"),
         None => Ok(outcomes),
-    }
-}
-
-fn failure(status: &Status, timeout: u64) -> Option<String> {
-    match status {
-        Status::Exited(0) => None,
-        Status::Exited(code) => Some(format!("exit code {code}")),
-        Status::Killed(signal) => Some(format!("killed by signal {signal}")),
-        Status::TimedOut => Some(format!("did not end in {timeout} s")),
-        Status::NotStarted(reason) => Some(reason.clone()),
     }
 }
 

@@ -10,14 +10,16 @@ use super::{
     build::{self, Test},
     cache,
     kernels::{self, KERNELS, Kernel},
-    logs, matrix_entry, programs,
+    logs, matrix_entry,
+    outcome::Outcome,
+    programs,
     qemu::Cgroup,
     table::Summary,
 };
 use crate::parallel::in_parallel;
 
 /// Choice of what to test, and where.
-#[derive(clap::Args, Debug, Clone)]
+#[derive(clap::Parser, Debug, Clone)]
 pub struct Options {
     /// Kernels of the matrix; all when none is named
     pub kernels: Vec<String>,
@@ -41,21 +43,6 @@ pub struct Options {
     /// Show the tests' output while they run
     #[arg(long, short)]
     pub verbose: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            kernels: Vec::new(),
-            machine: MachineOptions::default(),
-            filter: None,
-            exact: None,
-            timeout: 180,
-            within: None,
-            jobs: 1,
-            verbose: false,
-        }
-    }
 }
 
 impl Options {
@@ -105,7 +92,7 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
         )
     };
     if let Some(reason) = unavailable {
-        summary.skip_kernel("all", "any", &reason);
+        summary.add_machine("all", "any", Outcome::Skipped(reason));
         summary.print();
         return Ok(summary);
     }
@@ -129,7 +116,7 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
         let found = available(name, *cgroup);
         match found.unwrap_or_else(|error| Err(format!("{error:#}"))) {
             Ok(kernel) => kernels.push((kernel, *cgroup)),
-            Err(reason) => summary.skip_kernel(name, &cgroup.to_string(), &reason),
+            Err(why) => summary.add_machine(name, &cgroup.to_string(), Outcome::Skipped(why)),
         }
     }
     let run = |(kernel, cgroup): &(Kernel, Cgroup)| {
@@ -142,7 +129,8 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
         };
         let begin = Instant::now();
         if let Err(error) = run.all(&tests, &mut summary) {
-            summary.fail_machine(kernel.name, &cgroup.to_string(), &format!("{error:#}"));
+            let outcome = Outcome::Failed(format!("{error:#}"));
+            summary.add_machine(kernel.name, &cgroup.to_string(), outcome);
         }
         let machine = format!("kernel {}, cgroup {cgroup}", kernel.name);
         summary.machines.push((machine, begin.elapsed()));
@@ -186,6 +174,8 @@ pub(super) fn available(name: &str, cgroup: Cgroup) -> Result<Result<Kernel, Str
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     #[test]
@@ -194,16 +184,15 @@ mod tests {
             binary: "kernel".into(),
             name: "facts::oom::memcg".into(),
         };
-        let with = |filter: Option<&str>, exact: Option<&str>| Options {
-            filter: filter.map(str::to_owned),
-            exact: exact.map(str::to_owned),
-            ..Options::default()
+        let wanted_by = |words: &str| {
+            let words = format!("test {words}");
+            Options::parse_from(words.split_whitespace()).wants(&test)
         };
-        assert!(with(None, None).wants(&test));
-        assert!(with(Some("facts::oom"), None).wants(&test));
-        assert!(with(None, Some("oom::memcg")).wants(&test));
-        assert!(with(None, Some("kernel::facts::oom::memcg")).wants(&test));
-        assert!(!with(None, Some("memcg")).wants(&test));
-        assert!(!with(Some("kernel::oom"), Some("oom::memcg")).wants(&test));
+        assert!(wanted_by(""));
+        assert!(wanted_by("--filter facts::oom"));
+        assert!(wanted_by("--exact oom::memcg"));
+        assert!(wanted_by("--exact kernel::facts::oom::memcg"));
+        assert!(!wanted_by("--exact memcg"));
+        assert!(!wanted_by("--filter kernel::oom --exact oom::memcg"));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::outcome::{MatrixLine, MatrixRow, Outcome};
+use super::outcome::{MatrixRow, Outcome};
 
 /// Everything that one run of the matrix found.
 #[derive(Debug, Default, Serialize)]
@@ -28,28 +28,14 @@ pub struct Row {
 }
 
 impl Summary {
-    /// A kernel, or a cgroup version on it, that is not tested; and why.
-    pub fn skip_kernel(&mut self, kernel: &str, cgroup: &str, reason: &str) {
-        println!("vm: SKIPPED: kernel {kernel}, cgroup {cgroup}: {reason}");
-        let outcome = Outcome::Skipped(reason.to_owned());
-        let (kernel, cgroup) = (kernel.to_owned(), cgroup.to_owned());
-        self.rows.push(Row {
-            kernel,
-            cgroup,
-            test: "*".to_owned(),
-            outcome,
-            millis: 0,
-        });
-    }
-
-    /// A machine that could not go on, which is no lack of this computer's; and why.
-    pub fn fail_machine(&mut self, kernel: &str, cgroup: &str, reason: &str) {
-        println!("vm: FAILED: kernel {kernel}, cgroup {cgroup}: {reason}");
+    /// A kernel, or a cgroup version on it, that is not tested or could not go on; and why.
+    pub fn add_machine(&mut self, kernel: &str, cgroup: &str, outcome: Outcome) {
+        println!("vm: kernel {kernel}, cgroup {cgroup}: {outcome}");
         self.rows.push(Row {
             kernel: kernel.to_owned(),
             cgroup: cgroup.to_owned(),
             test: "*".to_owned(),
-            outcome: Outcome::Failed(reason.to_owned()),
+            outcome,
             millis: 0,
         });
     }
@@ -123,21 +109,17 @@ impl Summary {
     }
 
     fn matrix_table(&self) -> String {
-        let rows = self.matrix.iter().map(
-            |MatrixRow {
-                 kernel,
-                 cgroup,
-                 line,
-             }| {
-                let MatrixLine {
-                    signal,
-                    hook,
-                    result,
-                    detail,
-                } = line.clone();
-                [kernel.clone(), cgroup.clone(), signal, hook, result, detail]
-            },
-        );
+        let rows = self.matrix.iter().map(|row| {
+            let MatrixRow {
+                kernel,
+                cgroup,
+                signal,
+                hook,
+                result,
+                detail,
+            } = row;
+            [kernel, cgroup, signal, hook, result, detail].map(String::clone)
+        });
         render(
             ["kernel", "cgroup", "signal", "hook", "result", "detail"],
             rows.collect(),

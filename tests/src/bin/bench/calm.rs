@@ -63,14 +63,11 @@ fn beside(
     time: Duration,
 ) -> io::Result<Option<Service>> {
     let plan = Plan {
+        programme,
         contender,
         way: "touch",
         rate: RATE,
-        size: programme.size,
-        threshold: programme.threshold,
-        crowd: programme.crowd,
         phase: 0.0,
-        load: programme.load,
     };
     let mut stage = plan.stage("calm")?;
     let files = tempfile::tempdir()?;

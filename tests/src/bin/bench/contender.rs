@@ -1,23 +1,17 @@
 //! Who takes part, and how each is started.
 
-use std::{
-    fs,
-    io::{self, BufRead as _, Write as _},
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_store::{journal, record::Record};
 use evictd_tests::{
     agent::Agent,
-    reaped::Reaped,
     staged::{self, STATE},
+    talker::Talker,
     workload::{HOG, Stage},
 };
 
-use crate::{judge::Verdict, own::Own, process::Conversation};
+use crate::{judge::Verdict, own::Own};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
@@ -100,7 +94,7 @@ impl Contender {
             if let Some(own) = own {
                 own.admit(&mut command)?;
             }
-            Competitor::start(&mut command).map(Running::Competitor)
+            Talker::start(&mut command).map(Running::Competitor)
         };
         match self {
             Self::Nothing => Ok(Running::None),
@@ -121,7 +115,7 @@ impl Contender {
     pub fn last_moment(self, running: &mut Running) -> io::Result<()> {
         match (self, running) {
             (Self::Floor, Running::Evictd(agent)) => agent.stop(),
-            (Self::Spinner, Running::Competitor(spinner)) => spinner.go(),
+            (Self::Spinner, Running::Competitor(spinner)) => spinner.tell(""),
             _ => Ok(()),
         }
     }
@@ -154,7 +148,7 @@ fn evictd(
 pub enum Running {
     None,
     Evictd(Agent),
-    Competitor(Competitor),
+    Competitor(Talker),
 }
 
 impl Running {
@@ -175,11 +169,14 @@ impl Running {
         }
     }
 
-    /// What it says of its own stages, if it has killed.
+    /// What it says of its own stages, if it has killed. A competitor ends with that.
     pub fn status(&mut self, files: &Path) -> Option<Verdict> {
         match self {
             Self::None => None,
-            Self::Competitor(competitor) => competitor.said.try_recv().ok(),
+            Self::Competitor(competitor) => {
+                competitor.child.kill().ok()?;
+                serde_json::from_str(&competitor.hear().ok()?).ok()
+            }
             Self::Evictd(_) => {
                 let (records, _) = journal::read(&files.join(STATE)).ok()?;
                 records.into_iter().find_map(|r| match r {
@@ -191,36 +188,6 @@ impl Running {
                     _ => None,
                 })
             }
-        }
-    }
-}
-
-/// A competitor's process; killed and reaped when dropped.
-pub struct Competitor {
-    child: Reaped,
-    said: std::sync::mpsc::Receiver<Verdict>,
-}
-
-impl Competitor {
-    fn start(command: &mut Command) -> io::Result<Self> {
-        let Conversation { child, mut answers } = Conversation::start(command)?;
-        let (say, said) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            if answers.read_line(&mut line).is_ok()
-                && let Ok(status) = serde_json::from_str(&line)
-            {
-                // The receiver is gone once the run is over.
-                let _ = say.send(status);
-            }
-        });
-        Ok(Self { child, said })
-    }
-
-    fn go(&mut self) -> io::Result<()> {
-        match self.child.stdin.as_mut() {
-            Some(stdin) => stdin.write_all(b"\n"),
-            None => Ok(()),
         }
     }
 }

@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     contender::{Contender, Running},
-    load::Kind,
     neighbour::{Neighbour, Service},
     observer::{Crossing, Observer, Sample},
     own::Own,
     process::{Exit, cpu_time},
+    scope::Programme,
     trace::{Kill, Task, Trace},
 };
 
@@ -42,22 +42,15 @@ const LEAD_SECONDS: f64 = 0.4;
 /// No more than this, in MiB: an agent that is stopped further away than hooks are attached leaves no floor.
 const MOST_LEAD: u64 = 100;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Plan<'a> {
+    pub programme: &'a Programme,
     pub contender: Contender,
     pub way: &'a str,
     /// MiB per second, 0 for full speed.
     pub rate: u64,
-    /// The node's size in bytes.
-    pub size: u64,
-    /// The threshold in bytes.
-    pub threshold: u64,
-    /// Pods beside the cast.
-    pub crowd: u32,
     /// 0..1: where in its interval a poller starts.
     pub phase: f64,
-    /// What else the machine has to do.
-    pub load: Option<Kind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,9 +117,10 @@ impl Plan<'_> {
     /// Starts the contender. Where its own memory is to be short it runs in a cgroup of its own, which has to
     /// outlive it and comes first for that.
     pub fn start(&self, stage: &Stage, files: &Path) -> io::Result<(Option<Own>, Running)> {
-        let mut own = Own::under(self.load)?;
+        let mut own = Own::under(self.programme.load)?;
         let contender = self.contender;
-        let running = contender.start(stage, self.threshold, self.phase, files, own.as_ref())?;
+        let threshold = self.programme.threshold;
+        let running = contender.start(stage, threshold, self.phase, files, own.as_ref())?;
         if let Some(own) = &mut own {
             own.tighten()?;
         }
@@ -137,8 +131,8 @@ impl Plan<'_> {
     pub fn stage(&self, name: &str) -> io::Result<Stage> {
         let hog = hog_arguments(self);
         let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
-        let mut stage = Stage::start(name, self.size, &hog, true)?;
-        stage.crowd(self.crowd)?;
+        let mut stage = Stage::start(name, self.programme.size, &hog, true)?;
+        stage.crowd(self.programme.crowd)?;
         Ok(stage)
     }
 }
@@ -148,8 +142,8 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let files = tempfile::Builder::new().prefix("evictd-bench-").tempdir()?;
     let quiet_pod = stage.directory_of("api").unwrap_or_default();
     let neighbour = Neighbour::start(&quiet_pod)?;
-    let amount = plan.contender.amount(plan.threshold);
-    let observer = Observer::start(scope(&stage, amount)?, amount)?;
+    let amount = plan.contender.amount(plan.programme.threshold);
+    let observer = Observer::start(scope(stage.cgroup.path(), amount)?, amount)?;
     let stopwatch = observer.stopwatch;
     let (own, mut running) = plan.start(&stage, files.path())?;
     let exit = Exit::of(stage.hog_pid());
@@ -269,8 +263,9 @@ fn oom_killed(stage: &Stage) -> bool {
     stage.memory.oom_kills().is_ok_and(|kills| kills > 0)
 }
 
-fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
-    let memory = MemoryCgroup::open(stage.cgroup.path()).map_err(io::Error::other)?;
+/// A cgroup as the node, of which so many bytes must be available.
+pub fn scope(cgroup: &Path, amount: u64) -> io::Result<Scope> {
+    let memory = MemoryCgroup::open(cgroup).map_err(io::Error::other)?;
     let thresholds = |_| MemoryThresholds {
         threshold: amount,
         resolved: amount,
@@ -280,7 +275,7 @@ fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
 }
 
 fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
-    let scope = scope(stage, amount)?;
+    let scope = scope(stage.cgroup.path(), amount)?;
     let over = Instant::now() + RETURN;
     while scope.sample()?.guarded_available < amount && Instant::now() < over {
         std::thread::sleep(Duration::from_millis(1));
@@ -288,29 +283,31 @@ fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
-/// before the threshold, or a slow run would take a minute.
 fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
-    let others: u64 = WORKLOAD
-        .iter()
-        .map(|role| role.usage_mib(plan.size / MIB))
-        .sum();
+    let Programme {
+        size, threshold, ..
+    } = plan.programme;
+    let others: u64 = WORKLOAD.iter().map(|r| r.usage_mib(size / MIB)).sum();
     let lead = ((plan.rate as f64 * LEAD_SECONDS) as u64).clamp(8, MOST_LEAD);
-    let distance = ((plan.size - plan.threshold) / MIB).saturating_sub(others);
-    let head = match plan.rate {
+    let distance = ((size - threshold) / MIB).saturating_sub(others);
+    let course = (plan.way, plan.rate);
+    hog_words(course, [distance, lead], size / MIB * 8, "/var/tmp")
+}
+
+/// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
+/// before the threshold, which is so many MiB away, or a slow run would take a minute. Page cache is of files on the disk.
+pub fn hog_words(
+    (way, rate): (&str, u64),
+    [distance, lead]: [u64; 2],
+    mib: u64,
+    disk: &str,
+) -> Vec<String> {
+    let head = match rate {
         0 => distance / 3,
         _ => distance.saturating_sub(lead),
     };
-    let dir = if plan.way == "cache" {
-        "/var/tmp"
-    } else {
-        "/dev/shm"
-    };
-    hog_words(plan.way, plan.rate, head, plan.size / MIB * 8, dir)
-}
-
-/// The command line of a hog that takes `head` of its MiB beforehand.
-pub fn hog_words(way: &str, rate: u64, head: u64, mib: u64, dir: &str) -> Vec<String> {
+    let head = head.max(1);
+    let dir = if way == "cache" { disk } else { "/dev/shm" };
     let words = format!("--way {way} --rate {rate} --head {head} --mib {mib} --dir {dir}");
     words.split(' ').map(str::to_owned).collect()
 }

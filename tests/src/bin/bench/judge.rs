@@ -14,13 +14,11 @@ use clap::{Args, Subcommand};
 use evictd_config::{DEFAULT_STATE_DIR, pod_manifest};
 use evictd_engine::{
     Among, Resource, SelectionCriteria,
-    accounting::MemoryThresholds,
     model::settings::{Mode, RankingStrategy},
     select,
 };
 use evictd_node::{
-    cgroup::memory::MemoryCgroup,
-    memory_scope::{Scope, ScopeKind},
+    memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
 };
 use evictd_sys::{clock::monotonic_ns, page::page_size};
@@ -33,6 +31,8 @@ use nix::{
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::heat::scope;
 
 /// What every competitor is told.
 #[derive(Args)]
@@ -159,12 +159,6 @@ struct Judge {
 
 impl Judge {
     fn new(task: &Task) -> io::Result<Self> {
-        let cgroup = MemoryCgroup::open(&task.scope).map_err(io::Error::other)?;
-        let thresholds = |_| MemoryThresholds {
-            threshold: task.threshold,
-            resolved: task.threshold,
-            floor: None,
-        };
         let state_dir = Path::new(DEFAULT_STATE_DIR);
         let pods =
             pod_manifest::load(&task.manifest, &task.scope, state_dir).map_err(io::Error::other)?;
@@ -173,8 +167,7 @@ impl Judge {
             .map(|p| PodEntry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
             .collect();
         Ok(Self {
-            scope: Scope::open(cgroup, ScopeKind::Node, thresholds, false)
-                .map_err(io::Error::other)?,
+            scope: scope(&task.scope, task.threshold)?,
             table: Box::new(PodTable::new(entries.map_err(io::Error::other)?)),
             threshold: task.threshold,
         })

@@ -48,7 +48,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// The hog's ways: touch, populate, thp, tmpfs, threads, processes, cache
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = WAYS, hide_possible_values = true)]
     ways: Vec<String>,
     /// MiB per second for `--ways touch`, 0 for full speed; other ways run at full speed
     #[arg(long, value_delimiter = ',')]
@@ -230,7 +230,7 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
     let contenders = Contender::ALL.into_iter().filter(|c| wanted(&c.name()));
     Ok(Programme {
         contenders: contenders.collect(),
-        courses: courses(arguments)?,
+        courses: courses(arguments),
         runs: arguments
             .runs
             .unwrap_or(if arguments.quick { 2 } else { 10 }),
@@ -247,7 +247,7 @@ fn node_programme(arguments: &Arguments) -> io::Result<node::Programme> {
     let rivals = node::Rival::ALL.into_iter().filter(|r| wanted(r.name()));
     Ok(node::Programme {
         rivals: rivals.collect(),
-        courses: courses(arguments)?,
+        courses: courses(arguments),
         runs: arguments.runs.unwrap_or(1),
         threshold: u64::try_from(arguments.threshold.value()).map_err(io::Error::other)?,
     })
@@ -272,13 +272,7 @@ fn wanted(arguments: &Arguments) -> io::Result<impl Fn(&str) -> bool> {
     Ok(move |name: &str| only.is_empty() || only.iter().any(|only| is_meant(only, name)))
 }
 
-fn courses(arguments: &Arguments) -> io::Result<Vec<(String, u64)>> {
-    if let Some(way) = arguments.ways.iter().find(|w| !WAYS.contains(&w.as_str())) {
-        return Err(io::Error::other(format!(
-            "--ways: {way}: is none of {}",
-            WAYS.join(", ")
-        )));
-    }
+fn courses(arguments: &Arguments) -> Vec<(String, u64)> {
     let or = |given: &[u64], quick: &[u64], full: &[u64]| match (given, arguments.quick) {
         ([], true) => quick.to_vec(),
         ([], false) => full.to_vec(),
@@ -294,5 +288,5 @@ fn courses(arguments: &Arguments) -> io::Result<Vec<(String, u64)>> {
         "touch" => rates.iter().map(|rate| (way.clone(), *rate)).collect(),
         _ => vec![(way.clone(), 0)],
     });
-    Ok(courses.collect())
+    courses.collect()
 }

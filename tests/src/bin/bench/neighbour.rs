@@ -3,19 +3,14 @@
 //! A request touches eight fresh pages. It is due at a fixed time, and its latency counts from then: a neighbour that
 //! was kept waiting does not get away with fewer requests.
 
-use std::{
-    io::{self, Write as _},
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{io, path::Path, process::Command, time::Duration};
 
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::talker::Talker;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     load::fault,
-    process::Conversation,
     stats::{quantile, sorted},
 };
 
@@ -37,19 +32,19 @@ pub struct Service {
     pub faults_per_second: f64,
 }
 
-pub struct Neighbour(Conversation);
+pub struct Neighbour(Talker);
 
 impl Neighbour {
     pub fn start(cgroup: &Path) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("neighbour").arg(cgroup.join("cgroup.procs"));
-        Conversation::start(&mut command).map(Self)
+        Talker::start(&mut command).map(Self)
     }
 
     /// How it fared between two moments (ns of CLOCK_MONOTONIC); ends it. `None` when it was killed.
     pub fn finish(mut self, from: u64, to: u64) -> Option<Service> {
-        writeln!(self.0.child.stdin.as_mut()?, "{from} {to}").ok()?;
-        serde_json::from_str(&self.0.answer().ok()?).ok()
+        self.0.tell(&format!("{from} {to}")).ok()?;
+        serde_json::from_str(&self.0.hear().ok()?).ok()
     }
 }
 

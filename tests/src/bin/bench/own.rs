@@ -12,6 +12,7 @@ use evictd_node::cgroup::memory::Version;
 use evictd_tests::{
     cgroup::{TestCgroup, begin_in},
     reaped::Reaped,
+    text::number,
 };
 
 use crate::load::Kind;
@@ -58,11 +59,7 @@ impl Own {
     /// Takes the room away, and sets the reader to work. Returns when the limit was hit.
     pub fn tighten(&mut self) -> io::Result<()> {
         let path = self.cgroup.path();
-        let usage = match self.cgroup.version() {
-            Version::V1 => number(path.join("memory.usage_in_bytes"))?,
-            Version::V2 => number(path.join("memory.current"))?,
-        };
-        let limit = usage + SLACK;
+        let limit = self.cgroup.usage()? + SLACK;
         match self.cgroup.version() {
             // Memory alone: what fails at the limit of memory and swap is not counted by every kernel.
             Version::V1 => fs::write(path.join("memory.limit_in_bytes"), limit.to_string())?,
@@ -88,17 +85,14 @@ impl Own {
     pub fn hits(&self) -> io::Result<u64> {
         let path = self.cgroup.path();
         match self.cgroup.version() {
-            Version::V1 => number(path.join("memory.failcnt")),
+            Version::V1 => {
+                let hits = fs::read_to_string(path.join("memory.failcnt"))?;
+                hits.trim().parse().map_err(io::Error::other)
+            }
             Version::V2 => {
                 let events = fs::read_to_string(path.join("memory.events"))?;
-                let max = events.lines().find_map(|l| l.strip_prefix("max "));
-                Ok(max.and_then(|n| n.trim().parse().ok()).unwrap_or(0))
+                Ok(number(&events, "max").unwrap_or(0))
             }
         }
     }
-}
-
-fn number(path: PathBuf) -> io::Result<u64> {
-    let text = fs::read_to_string(path)?;
-    text.trim().parse().map_err(io::Error::other)
 }

@@ -1,9 +1,7 @@
 //! What the kernel says of a process.
 
 use std::{
-    fs,
-    io::{self, BufRead as _, BufReader},
-    process::{ChildStdout, Command, Stdio},
+    fs, io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +10,7 @@ use std::{
 };
 
 use evictd_sys::clock::monotonic_ns;
-use evictd_tests::reaped::Reaped;
+use evictd_tests::text::number;
 use nix::{
     sys::wait::{Id, WaitPidFlag, waitid},
     unistd::Pid,
@@ -69,48 +67,13 @@ impl Footprint {
     pub fn of(pid: u32) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        let kib = |text, field| number(text, field).unwrap_or(0);
         Ok(Self {
             rss: kib(&status, "VmRSS:"),
             locked: kib(&status, "VmLck:"),
             pss: kib(&rollup, "Pss:"),
             anonymous: kib(&status, "RssAnon:"),
         })
-    }
-}
-
-fn kib(text: &str, field: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(field));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
-}
-
-/// A process that is told and asked by lines; killed and reaped when dropped.
-pub struct Conversation {
-    pub child: Reaped,
-    pub answers: BufReader<ChildStdout>,
-}
-
-impl Conversation {
-    /// Starts it, and waits until it has said `ready`.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let answers = child.stdout.take().map(BufReader::new);
-        let child = Reaped(child);
-        let answers = answers.ok_or_else(|| io::Error::other("no output"))?;
-        let mut started = Self { child, answers };
-        match started.answer()?.trim() {
-            "ready" => Ok(started),
-            _ => Err(io::Error::other("it did not start")),
-        }
-    }
-
-    pub fn answer(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        Ok(line)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{fs, io, path::Path};
 
+use evictd_tests::text::number;
 use serde::Serialize;
 
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 };
 
 /// Everything that one run of the benchmark has found.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub machine: Machine,
@@ -31,7 +32,7 @@ pub struct Report {
     pub storm: Option<Storms>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
     pub date: String,
@@ -50,25 +51,16 @@ impl Report {
     /// An empty report of this machine, now.
     pub fn begin() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let field = |text: &str, name: &str| {
-            let line = text.lines().find(|line| line.starts_with(name));
-            let value = line
-                .and_then(|line| line.split_once(':'))
-                .map(|(_, v)| v.trim());
-            value.unwrap_or_default().to_owned()
-        };
-        let memory = field(&read("/proc/meminfo"), "MemTotal");
-        let memory: u64 = memory
-            .split(' ')
-            .next()
-            .and_then(|kib| kib.parse().ok())
-            .unwrap_or(0);
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+        let model = model.and_then(|line| line.split_once(": "));
+        let memory = number(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0);
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         Self {
             machine: Machine {
                 date: jiff::Timestamp::now().to_string(),
                 kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-                cpu: field(&read("/proc/cpuinfo"), "model name"),
+                cpu: model.unwrap_or_default().1.trim().to_owned(),
                 cpus: std::thread::available_parallelism().map_or(1, usize::from),
                 memory_mib: memory / 1024,
                 evictd: env!("CARGO_PKG_VERSION"),
@@ -76,11 +68,7 @@ impl Report {
                 load_before: read("/proc/loadavg").trim().to_owned(),
                 load_after: String::new(),
             },
-            node: None,
-            scope: None,
-            busy: Vec::new(),
-            rest: Vec::new(),
-            storm: None,
+            ..Self::default()
         }
     }
 

@@ -6,7 +6,7 @@ use evictd_tests::{cluster_node::ClusterNode, reaped::Reaped, workload::Stage};
 use serde::Serialize;
 
 use crate::{
-    contender::{Contender, Running},
+    contender::Contender,
     heat::wait,
     process::{CpuShare, Footprint},
 };
@@ -64,21 +64,30 @@ pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>>
 /// evictd as a DaemonSet: a node with 110 pods, and an API server.
 fn daemon_set(time: Duration) -> io::Result<Resting> {
     let node = ClusterNode::new("rest", FAR >> 20)?;
-    let mut containers: Vec<PathBuf> = Vec::new();
-    for number in 1..=PODS {
-        let name = format!("pod-{number}");
-        containers.push(node.pod(&name, number, "Burstable", 0, Some("10Mi"))?);
-    }
     // A process in each, as pods have.
     let mut sleepers = Vec::new();
-    for container in &containers {
+    for container in burstable_pods(&node, PODS)? {
         let sleeper = Reaped(Command::new("sleep").arg("3600").spawn()?);
         std::fs::write(container.join("cgroup.procs"), sleeper.id().to_string())?;
         sleepers.push(sleeper);
     }
-    let running = Running::Evictd(node.start()?);
-    let pid = running.pid().unwrap_or_default();
-    rest("evictd-auto".into(), "DaemonSet, 110 pods, far", pid, time)
+    let agent = node.start()?;
+    let setting = "DaemonSet, 110 pods, far";
+    rest("evictd-auto".into(), setting, agent.pid(), time)
+}
+
+/// Adds so many pods to a node; the cgroups of their containers.
+pub fn burstable_pods(node: &ClusterNode, count: u64) -> io::Result<Vec<PathBuf>> {
+    let pod = |number| {
+        node.pod(
+            &format!("pod-{number}"),
+            number,
+            "Burstable",
+            0,
+            Some("10Mi"),
+        )
+    };
+    (1..=count).map(pod).collect()
 }
 
 fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Result<Resting> {

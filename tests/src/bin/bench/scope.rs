@@ -110,15 +110,12 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
                     continue;
                 }
                 let plan = Plan {
+                    programme,
                     contender: *contender,
                     way,
                     rate: *rate,
-                    size: programme.size,
-                    threshold: programme.threshold,
-                    crowd: programme.crowd,
                     // Evenly over the interval, another order than that of the runs.
                     phase: (f64::from(run) * 0.618 + 0.31).fract(),
-                    load: programme.load,
                 };
                 match heat::run(&plan, &trace) {
                     Ok(heat) => {

@@ -18,9 +18,10 @@ use serde_json::json;
 
 use crate::{
     columns::{self, Column},
-    contender::Running,
     heat::wait,
     process::{CpuShare, Footprint},
+    rest,
+    stats::{quantile, sorted},
 };
 
 /// Four times what a kubelet allows by default.
@@ -97,18 +98,13 @@ enum Load<'a> {
 /// Runs each kind of storm for so long, and stays near a threshold for as long as `near` says.
 pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
     let node = ClusterNode::new("storm", SIZE)?;
-    let mut containers = Vec::new();
-    for number in 1..=PODS {
-        let name = format!("pod-{number}");
-        containers.push(node.pod(&name, number, "Burstable", 0, Some("10Mi"))?);
-    }
+    let containers = rest::burstable_pods(&node, PODS)?;
     let pods: Vec<PathBuf> = containers
         .iter()
         .filter_map(|container| container.parent().map(PathBuf::from))
         .collect();
     let foreign = node.cgroup.child("system.slice")?;
-    let running = Running::Evictd(node.start()?);
-    let pid = running.pid().unwrap_or_default();
+    let agent = node.start()?;
     let loads: [(&str, Load<'_>); 5] = [
         ("nothing", Load::Rest),
         (
@@ -129,7 +125,7 @@ pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
             }
         }
         wait(SETTLE)?;
-        let share = CpuShare::of(pid, || match load {
+        let share = CpuShare::of(agent.pid(), || match load {
             Load::Rest | Load::AreThere(_) => come_and_go(&[], 0, time),
             Load::ComeAndGo(directories) => come_and_go(directories, RATE, time),
             Load::Forks(pod) => fork(pod, time),
@@ -140,7 +136,7 @@ pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
             cpu_percent: share.percent,
         });
     }
-    drop(running);
+    drop(agent);
     Ok(Storms {
         pods: PODS,
         seconds: time.as_secs_f64(),
@@ -170,15 +166,14 @@ fn stay_near(time: Duration) -> io::Result<Vec<Near>> {
     let _steady = Hog::start(&steady, &["--mib", "350"])?;
     let _restless = Hog::start(&restless, &["--mib", "40", "--way", "churn"])?;
     wait(SETTLE)?;
-    let running = Running::Evictd(node.start()?);
-    let pid = running.pid().unwrap_or_default();
+    let agent = node.start()?;
     wait(SETTLE)?;
     let mut parts = Vec::new();
     for _ in 0..PARTS {
-        let share = CpuShare::of(pid, || wait(time / PARTS))?;
+        let share = CpuShare::of(agent.pid(), || wait(time / PARTS))?;
         parts.push(Near {
             cpu_percent: share.percent,
-            anonymous: Footprint::of(pid)?.anonymous,
+            anonymous: Footprint::of(agent.pid())?.anonymous,
         });
     }
     if !node.evictions().is_empty() {
@@ -251,8 +246,7 @@ fn looks(node: &ClusterNode, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
             }
             drop(joined.follow(&directories, told));
         }
-        times.sort_by(f64::total_cmp);
-        let median_us = times[times.len() / 2];
+        let median_us = quantile(&sorted(times), 0.5).unwrap_or_default();
         found.push(Look { kind, median_us });
     }
     Ok(found)

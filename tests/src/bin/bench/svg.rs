@@ -1,5 +1,7 @@
 //! The pictures: memory over time, and how long it took from the crossing to SIGKILL.
 
+use std::collections::BTreeSet;
+
 use evictd_store::chart::Chart;
 
 use crate::{
@@ -18,7 +20,8 @@ pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
     const AFTER_MS: f64 = 200.0;
     let size = programme.size as f64 / MIB;
     let threshold = (programme.size - programme.threshold) as f64 / MIB;
-    let shown: Vec<&Heat> = first_of_each(race);
+    let is_course = |h: &&Heat| h.way == "touch" && h.rate == 0 && h.crossing.is_some();
+    let shown = first_of_each(race.heats.iter().filter(is_course), |h| &h.contender);
     let mut chart = Chart::new(
         "ms since the threshold was crossed",
         BEFORE_MS..AFTER_MS,
@@ -41,15 +44,13 @@ pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
     (!shown.is_empty()).then(|| chart.draw_file(SIZE).ok())?
 }
 
-fn first_of_each(race: &Race) -> Vec<&Heat> {
-    let mut shown: Vec<&Heat> = Vec::new();
-    for heat in &race.heats {
-        let is_course = heat.way == "touch" && heat.rate == 0 && heat.crossing.is_some();
-        if is_course && !shown.iter().any(|h| h.contender == heat.contender) {
-            shown.push(heat);
-        }
-    }
-    shown
+/// The first of these of each contender.
+pub fn first_of_each<'a, T>(
+    heats: impl Iterator<Item = &'a T>,
+    contender: fn(&T) -> &str,
+) -> Vec<&'a T> {
+    let mut seen = BTreeSet::new();
+    heats.filter(|heat| seen.insert(contender(heat))).collect()
 }
 
 /// From the crossing to SIGKILL: the share of runs that were signalled by then, over all courses.

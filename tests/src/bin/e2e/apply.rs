@@ -9,10 +9,13 @@ use kube::{
 
 pub const MANAGER: &str = "evictd-e2e";
 
+pub fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("object", |types| &types.kind)
+}
+
 /// `DaemonSet evictd`.
 pub fn title(object: &DynamicObject) -> String {
-    let kind = object.types.as_ref().map(|t| t.kind.as_str());
-    format!("{} {}", kind.unwrap_or("object"), object.name_any())
+    format!("{} {}", kind(object), object.name_any())
 }
 
 pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {

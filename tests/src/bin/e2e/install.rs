@@ -13,11 +13,12 @@ use kube::{Api, Client, ResourceExt as _, api::DynamicObject};
 use super::{
     Arguments,
     agent::{agent, gives_up, log, warnings},
-    apply::{self, MANAGER, title},
+    apply::{self, MANAGER, kind, title},
     images::Images,
     machine,
     node::Target,
     objects::{self, Changes},
+    patience::{is_gone, look_until},
     threshold,
     workload::{describe, is_ready},
 };
@@ -25,7 +26,6 @@ use super::{
 /// Where the kubelet's configuration usually is: kubeadm, kind and most others.
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 const TIMEOUT: Duration = Duration::from_secs(180);
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What was brought to the cluster; nothing where evictd was there before.
 pub struct Installation {
@@ -120,33 +120,38 @@ impl Installation {
     /// Waits until the agent on the node says that it watches.
     pub async fn wait_until_watching(&self, client: &Client, target: &Target) -> Result<()> {
         let start = Instant::now();
-        loop {
-            if let Some(pod) = agent(client, target).await? {
-                let log = log(client, &pod, false).await;
-                if log.as_ref().is_ok_and(|log| log.contains("watching")) {
+        // Whether it watches.
+        let look = async || {
+            let Some(pod) = agent(client, target).await? else {
+                return Ok(false);
+            };
+            match log(client, &pod, false).await {
+                Ok(log) if log.contains("watching") => {
                     println!("e2e: evictd runs after {:.1?}; it says:", start.elapsed());
-                    for line in log.iter().flat_map(|log| log.lines()) {
+                    for line in log.lines() {
                         println!("  {}", line.trim());
                     }
-                    return Ok(());
                 }
                 // It is ready when it answers at /healthz, which is when it begins to watch.
-                if let (Err(error), true) = (&log, is_ready(&pod)) {
+                Err(error) if is_ready(&pod) => {
                     println!("e2e: evictd is ready; its log cannot be read: {error:#}");
-                    return Ok(());
                 }
-                if let Some(why) = gives_up(&pod) {
-                    bail!("evictd does not start: {why}");
+                _ => {
+                    if let Some(why) = gives_up(&pod) {
+                        bail!("evictd does not start: {why}");
+                    }
+                    return Ok(false);
                 }
             }
-            if start.elapsed() > TIMEOUT {
-                bail!(
-                    "evictd does not watch the node {} after {TIMEOUT:?}",
-                    target.name
-                );
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+            anyhow::Ok(true)
+        };
+        let watches = look_until(TIMEOUT, |seen| !matches!(seen, Ok(false)), look).await?;
+        let name = &target.name;
+        ensure!(
+            watches,
+            "evictd does not watch the node {name} after {TIMEOUT:?}"
+        );
+        Ok(())
     }
 
     /// What evictd itself has to say about evictions, for people.
@@ -177,7 +182,7 @@ impl Installation {
             Err(error) => println!("  {error:#}"),
         }
         for object in &self.objects {
-            if let Some(namespace) = object.namespace().filter(|_| is_daemonset(object)) {
+            if let Some(namespace) = object.namespace().filter(|_| kind(object) == "DaemonSet") {
                 for line in warnings(client, &namespace).await {
                     println!("  {line}");
                 }
@@ -187,27 +192,22 @@ impl Installation {
 
     /// Takes away what was applied; first the agents, so that each can still take its taint back.
     pub async fn remove(&self, client: &Client, target: &Target) -> Result<()> {
-        for daemonset in self.objects.iter().filter(|o| is_daemonset(o)) {
+        for daemonset in self.objects.iter().filter(|o| kind(o) == "DaemonSet") {
             apply::remove(client, daemonset).await?;
         }
         if self.objects.is_empty() {
             return Ok(());
         }
-        let start = Instant::now();
-        while let Some(pod) = agent(client, target).await? {
-            if start.elapsed() > TIMEOUT {
-                bail!("{} is not gone after {TIMEOUT:?}", describe(&pod));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
+        let look = async || agent(client, target).await;
+        if let Some(pod) = look_until(TIMEOUT, is_gone, look).await? {
+            bail!("{} is not gone after {TIMEOUT:?}", describe(&pod));
         }
         let left = marks(client, target).await;
         for object in self.objects.iter().rev() {
             apply::remove(client, object).await?;
         }
         // A second run would otherwise find a namespace that is on its way out.
-        let is_namespace =
-            |o: &&DynamicObject| o.types.as_ref().is_some_and(|t| t.kind == "Namespace");
-        for namespace in self.objects.iter().filter(is_namespace) {
+        for namespace in self.objects.iter().filter(|o| kind(o) == "Namespace") {
             wait_until_gone(client, namespace).await?;
         }
         let left = left?;
@@ -219,10 +219,6 @@ impl Installation {
         println!("e2e: evictd is gone, and nothing of it is left on the node");
         Ok(())
     }
-}
-
-fn is_daemonset(object: &DynamicObject) -> bool {
-    object.types.as_ref().is_some_and(|t| t.kind == "DaemonSet")
 }
 
 /// evictd's taints and conditions on the node.
@@ -251,12 +247,9 @@ pub fn marks_of(node: Node) -> Vec<String> {
 }
 
 async fn wait_until_gone(client: &Client, object: &DynamicObject) -> Result<()> {
-    let start = Instant::now();
-    while apply::existing(client, object).await?.is_some() {
-        if start.elapsed() > TIMEOUT {
-            bail!("{} is not gone after {TIMEOUT:?}", title(object));
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
+    let look = async || apply::existing(client, object).await;
+    let left = look_until(TIMEOUT, is_gone, look).await?;
+    let title = title(object);
+    ensure!(left.is_none(), "{title} is not gone after {TIMEOUT:?}");
     Ok(())
 }

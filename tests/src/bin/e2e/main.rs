@@ -10,6 +10,7 @@ mod install;
 mod machine;
 mod node;
 mod objects;
+mod patience;
 mod seen;
 mod threshold;
 mod verdicts;

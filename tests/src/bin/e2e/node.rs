@@ -1,9 +1,10 @@
 //! Which node the story plays on.
 
-use std::{fmt, fs};
+use std::{collections::BTreeMap, fmt, fs};
 
 use anyhow::{Context as _, Result, bail};
-use k8s_openapi::api::core::v1::Node;
+use evictd_engine::model::quantity::Quantity;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource};
 use kube::{Api, Client, api::ListParams};
 
 /// containerd's `root`, which the manifests name.
@@ -87,14 +88,7 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
     }
     let status = node.status.clone().unwrap_or_default();
     let info = status.node_info.unwrap_or_default();
-    let memory = |field: Option<std::collections::BTreeMap<_, _>>| -> Option<u64> {
-        let text: &k8s_openapi::apimachinery::pkg::api::resource::Quantity =
-            field.as_ref()?.get("memory")?;
-        let quantity: evictd_engine::model::quantity::Quantity = text.0.parse().ok()?;
-        u64::try_from(quantity.value())
-            .ok()
-            .map(|bytes| bytes >> 20)
-    };
+    let memory = |of: Option<BTreeMap<String, resource::Quantity>>| mib(&of?.get("memory")?.0);
     let capacity =
         memory(status.capacity).context("the node does not say how much memory it has")?;
     Ok(Target {
@@ -107,6 +101,12 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
         kubelet: info.kubelet_version,
         kernel: info.kernel_version,
     })
+}
+
+/// A quantity of memory in MiB.
+pub fn mib(text: &str) -> Option<u64> {
+    let quantity: Quantity = text.parse().ok()?;
+    u64::try_from(quantity.value() >> 20).ok()
 }
 
 /// What the kubelet says; `None` where it is Ready.
@@ -195,6 +195,11 @@ mod tests {
         serde_json::from_value(node).unwrap()
     }
 
+    fn machine(boot: &str, id: &str) -> Machine {
+        let (boot, id) = (boot.to_owned(), id.to_owned());
+        Machine { boot, id }
+    }
+
     #[test]
     fn this_machine_comes_first_and_then_who_takes_pods() {
         let taint =
@@ -205,11 +210,7 @@ mod tests {
             node("worker", "c", &json!([]), "True"),
         ];
         let picked = |wanted, boot: &str, id: &str| {
-            let here = Machine {
-                boot: boot.to_owned(),
-                id: id.to_owned(),
-            };
-            pick(&all, wanted, &here).map(|t| (t.name, t.local))
+            pick(&all, wanted, &machine(boot, id)).map(|t| (t.name, t.local))
         };
         let found = |name: &str, local| (name.to_owned(), local);
         assert_eq!(
@@ -226,26 +227,15 @@ mod tests {
         let error = |wanted| picked(Some(wanted), "z", "z").unwrap_err().to_string();
         assert!(error("down").contains("not Ready"));
         assert!(error("x").contains("control, down, worker"));
-        let here = Machine {
-            boot: "z".to_owned(),
-            id: "z".to_owned(),
-        };
-        assert_eq!(pick(&all[..2], None, &here).unwrap().name, "control");
-        let here = Machine {
-            boot: "z".to_owned(),
-            id: String::new(),
-        };
-        let target = pick(&all, None, &here).unwrap();
+        let first = pick(&all[..2], None, &machine("z", "z")).unwrap();
+        assert_eq!(first.name, "control");
+        let target = pick(&all, None, &machine("z", "")).unwrap();
         assert_eq!((target.capacity_mib, target.reserved_mib), (7957, 100));
         assert!(!target.host_network);
     }
 
     #[test]
     fn a_node_without_a_pod_network_will_do() {
-        let here = Machine {
-            boot: "z".to_owned(),
-            id: String::new(),
-        };
         let mut bare = node("bare", "a", &json!([]), "False");
         let conditions = bare.status.as_mut().unwrap().conditions.as_mut().unwrap();
         conditions[0].message = Some(
@@ -253,7 +243,7 @@ mod tests {
              message:Network plugin returns error: cni plugin not initialized"
                 .to_owned(),
         );
-        let target = pick(&[bare], Some("bare"), &here).unwrap();
+        let target = pick(&[bare], Some("bare"), &machine("z", "")).unwrap();
         assert!(target.host_network);
     }
 
@@ -264,11 +254,9 @@ mod tests {
             let info = node.status.as_mut().unwrap().node_info.as_mut().unwrap();
             info.container_runtime_version = runtime.to_owned();
             info.kubelet_version = kubelet.to_owned();
-            let here = Machine {
-                boot: String::new(),
-                id: String::new(),
-            };
-            pick(&[node], Some("n"), &here).unwrap().runtime_root()
+            pick(&[node], Some("n"), &machine("", ""))
+                .unwrap()
+                .runtime_root()
         };
         assert_eq!(root("containerd://2.1.4", "v1.36.0"), USUAL_RUNTIME_ROOT);
         assert_eq!(

@@ -1,13 +1,13 @@
 //! The manifests, changed as the command line asks.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use evictd_tests::deploy::{CONFIGURATION, config_map, objects, without_capabilities};
+use evictd_tests::deploy::{all_objects, files_of, objects, without_capabilities};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::node::USUAL_RUNTIME_ROOT;
+use super::{apply::kind, node::USUAL_RUNTIME_ROOT};
 
 /// Name of the container that is evictd.
 pub const CONTAINER: &str = "evictd";
@@ -34,28 +34,18 @@ pub struct Changes {
 
 /// The objects of a directory, those first that others need.
 pub fn read(dir: &Path, changes: &Changes) -> Result<Vec<DynamicObject>> {
-    let entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?;
-    let mut files: Vec<_> = entries.flatten().map(|e| e.path()).collect();
-    files.retain(|path| {
-        path.extension().is_some_and(|e| e == "yaml") && !path.ends_with("kustomization.yaml")
-    });
-    files.sort();
-    let (mut all, mut containers) = (Vec::new(), 0);
-    for path in files {
-        let text = fs::read_to_string(&path)?;
-        let text = match &changes.runtime_root {
-            Some(root) => text.replace(USUAL_RUNTIME_ROOT, root),
-            None => text,
-        };
-        let found = match path.ends_with(CONFIGURATION) {
-            true => vec![config_map(&text)],
-            false => objects(&text).with_context(|| path.display().to_string())?,
-        };
-        for mut object in found {
-            containers += change(&mut object, changes)?;
-            let object: Result<DynamicObject, _> = serde_json::from_value(object);
-            all.push(object.with_context(|| path.display().to_string())?);
+    let mut files = files_of(dir).with_context(|| dir.display().to_string())?;
+    if let Some(root) = &changes.runtime_root {
+        for text in files.values_mut() {
+            *text = text.replace(USUAL_RUNTIME_ROOT, root);
         }
+    }
+    let (mut all, mut containers) = (Vec::new(), 0);
+    for mut object in all_objects(&files)? {
+        containers += change(&mut object, changes)?;
+        let title = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        let object: DynamicObject = serde_json::from_value(object).context(title)?;
+        all.push(object);
     }
     ensure!(
         containers == 1,
@@ -67,9 +57,9 @@ pub fn read(dir: &Path, changes: &Changes) -> Result<Vec<DynamicObject>> {
 }
 
 fn rank(object: &DynamicObject) -> u8 {
-    match object.types.as_ref().map(|t| t.kind.as_str()) {
-        Some("Namespace") => 0,
-        Some("DaemonSet") => 2,
+    match kind(object) {
+        "Namespace" => 0,
+        "DaemonSet" => 2,
         _ => 1,
     }
 }
@@ -197,13 +187,19 @@ fn lists<'a>(objects: &'a [DynamicObject], at: &'a str) -> impl Iterator<Item = 
 
 #[cfg(test)]
 mod tests {
-    use evictd_tests::deploy;
+    use evictd_tests::deploy::{self, Chart};
     use kube::ResourceExt as _;
 
     use super::*;
 
     fn manifests(changes: &Changes) -> Vec<DynamicObject> {
         read(&deploy::dir().join("manifests"), changes).unwrap()
+    }
+
+    /// As a cluster has them.
+    fn applied(objects: &[DynamicObject]) -> Chart {
+        let value = |object| serde_json::to_value(object).unwrap();
+        Chart(objects.iter().map(value).collect())
     }
 
     #[test]
@@ -215,31 +211,22 @@ mod tests {
             kubelet_config: Some(String::new()),
             ..Changes::default()
         });
-        let kinds: Vec<_> = objects
-            .iter()
-            .map(|o| o.types.clone().unwrap().kind)
-            .collect();
-        assert_eq!(kinds.first().unwrap(), "Namespace");
-        assert_eq!(kinds.last().unwrap(), "DaemonSet");
-        let daemonset = &objects.last().unwrap().data;
-        let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
-        assert_eq!(container["image"], "new:1");
-        assert_eq!(container["securityContext"]["privileged"], true);
-        let config = kinds.iter().position(|k| k == "ConfigMap").unwrap();
-        let config: Value = serde_json::from_str(
-            objects[config].data["data"]["config.yaml"]
-                .as_str()
-                .unwrap(),
-        )
-        .unwrap();
-        assert_eq!(config["evictionHard"], json!({"memory.available": "2Gi"}));
-        let cluster = &config["cluster"];
-        let mut on_a_node = config.clone();
+        assert_eq!(kind(objects.first().unwrap()), "Namespace");
+        assert_eq!(kind(objects.last().unwrap()), "DaemonSet");
+        let chart = applied(&objects);
+        chart.has(
+            "
+            container/image | new:1
+            container/securityContext/privileged | true
+            config/evictionHard | {memory.available: 2Gi}
+            config/cluster/pauseConfigMap | evictd/evictd-pause
+            config/cluster/kubeletConfig | -
+            config/stateDir | /var/lib/evictd
+            ",
+        );
+        let mut on_a_node = chart.config();
         on_a_node["cluster"]["nodeName"] = json!("node-1");
         evictd_config::Config::from_values(on_a_node, None).expect("agents take it");
-        assert_eq!(cluster["pauseConfigMap"], "evictd/evictd-pause");
-        assert!(cluster["kubeletConfig"].is_null(), "{cluster}");
-        assert_eq!(config["stateDir"], "/var/lib/evictd");
         assert!(objects.iter().all(|o| !o.name_any().is_empty()));
     }
 
@@ -249,9 +236,7 @@ mod tests {
             image: "i".into(),
             ..Changes::default()
         });
-        let daemonset = &objects.last().unwrap().data;
-        let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
-        assert_eq!(container["securityContext"]["privileged"], false);
+        applied(&objects).has("container/securityContext/privileged | false");
         let handed_on = propagated_directories(&objects);
         assert_eq!(handed_on, ["/var/lib/kubelet", "/var/lib/containerd"]);
         let needed = required_directories(&objects);
@@ -273,8 +258,14 @@ mod tests {
             no_propagation: true,
             ..Changes::default()
         });
-        let spec = &objects.last().unwrap().data["spec"]["template"]["spec"];
-        assert_eq!(spec["hostNetwork"], true);
+        let chart = applied(&objects);
+        chart.has(
+            "
+            pod/hostNetwork | true
+            config/filesystems | {nodefs: /var/lib/kubelet}
+            ",
+        );
+        let spec = chart.pod();
         let text = spec.to_string();
         let gone = [
             "/elsewhere",
@@ -296,24 +287,13 @@ mod tests {
         let mounts = names(&spec["containers"][0]["volumeMounts"]);
         assert_eq!(mounts, names(&spec["volumes"]));
         assert!(mounts.contains(&"cgroup".to_owned()));
-        let config = objects
-            .iter()
-            .find(|o| o.types.as_ref().unwrap().kind == "ConfigMap");
-        let config = config.unwrap().data["data"]["config.yaml"]
-            .as_str()
-            .unwrap();
-        let config: Value = serde_json::from_str(config).unwrap();
-        assert_eq!(config["filesystems"], json!({"nodefs": "/var/lib/kubelet"}));
     }
 
     #[test]
     fn a_directory_without_evictd_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(
-            dir.path().join("a.yaml"),
-            "kind: Namespace\napiVersion: v1\nmetadata: {name: x}\n",
-        )
-        .unwrap();
+        let namespace = "kind: Namespace\napiVersion: v1\nmetadata: {name: x}\n";
+        std::fs::write(dir.path().join("a.yaml"), namespace).unwrap();
         let error = read(dir.path(), &Changes::default()).unwrap_err();
         assert!(
             error.to_string().contains("0 containers called evictd"),

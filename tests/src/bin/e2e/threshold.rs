@@ -4,11 +4,10 @@
 //! it is told otherwise.
 
 use anyhow::{Context as _, Result};
-use evictd_engine::model::quantity::Quantity;
 use kube::Client;
 use serde_json::Value;
 
-use super::node::Target;
+use super::node::{self, Target};
 
 /// `--threshold` for the kubelet's, whatever it is.
 pub const OWN: &str = "own";
@@ -73,10 +72,7 @@ impl Found {
                 let share: f64 = percent.parse().ok()?;
                 return Some((capacity_mib as f64 * share / 100.0) as u64);
             }
-            let quantity: Quantity = text.parse().ok()?;
-            u64::try_from(quantity.value())
-                .ok()
-                .map(|bytes| bytes >> 20)
+            node::mib(text)
         };
         let own_mib = match &kubelet["evictionHard"] {
             Value::Object(hard) => hard.get("memory.available").and_then(mib),

@@ -1,6 +1,6 @@
 //! What the cluster has to say afterwards.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use evictd_node::trigger::oom::kills_of_machine;
@@ -10,13 +10,13 @@ use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use super::{
     install::marks,
     node::Target,
+    patience::look_until,
     seen::Seen,
     workload::{Cast, NAMESPACE, describe, is_ready, statuses},
 };
 
 /// `reportingComponent` of evictd's Events.
 const CONTROLLER: &str = "evictd";
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct Verdict {
@@ -64,23 +64,21 @@ pub async fn look(
         })
         .await?,
     );
-    verdicts.push(
-        patiently(settle, async || {
-            let mut new = on_node(client, target).await?;
-            new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
-            Ok(node_events(&new))
-        })
-        .await?,
-    );
+    let new_events = async || {
+        let mut new = on_node(client, target).await?;
+        new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
+        anyhow::Ok(new)
+    };
+    let of_node = async || Ok(node_events(&new_events().await?));
+    verdicts.push(patiently(settle, of_node).await?);
     let marked = async || Ok(marked(&marks(client, target).await?));
     verdicts.push(patiently(settle, marked).await?);
     let oom = async || {
-        let mut new = on_node(client, target).await?;
-        new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
-        Ok(no_oom(&new, before.oom_kills, oom_kills(target)))
+        let new = new_events().await?;
+        anyhow::Ok(no_oom(&new, before.oom_kills, oom_kills(target)))
     };
-    // What has happened does not go away: one look that succeeds is enough.
-    let mut oom = insistently(settle, oom).await?;
+    // What has happened does not go away: one look that succeeds is enough. The API server may be short of memory too.
+    let mut oom = look_until(settle, Result::is_ok, oom).await?;
     if !oom.good {
         oom.text = format!(
             "{}. The node keeps {} MiB from pods: the limit of `kubepods` may be met before the node's threshold",
@@ -90,37 +88,16 @@ pub async fn look(
     verdicts.push(oom);
     for survivor in &workload.survivors {
         let name = survivor.name_any();
-        let look = async || Ok(lives(survivor, workload.get(&name).await?.as_ref()));
-        verdicts.push(insistently(settle, look).await?);
+        let look = async || anyhow::Ok(lives(survivor, workload.get(&name).await?.as_ref()));
+        verdicts.push(look_until(settle, Result::is_ok, look).await?);
     }
     Ok(verdicts)
 }
 
 /// Looks again until it is good or patience has ended: Events and the taint come after the kill.
 async fn patiently(timeout: Duration, look: impl AsyncFn() -> Result<Verdict>) -> Result<Verdict> {
-    let start = Instant::now();
-    loop {
-        let status = look().await;
-        if status.as_ref().is_ok_and(|v| v.good) || start.elapsed() > timeout {
-            return status;
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-}
-
-/// Looks again until there is an answer: the API server may be short of memory too.
-async fn insistently(
-    timeout: Duration,
-    look: impl AsyncFn() -> Result<Verdict>,
-) -> Result<Verdict> {
-    let start = Instant::now();
-    loop {
-        let status = look().await;
-        if status.is_ok() || start.elapsed() > timeout {
-            return status;
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
+    let is_good = |seen: &Result<Verdict>| seen.as_ref().is_ok_and(|verdict| verdict.good);
+    look_until(timeout, is_good, look).await
 }
 
 fn about_hog(seen: &Seen) -> Vec<Verdict> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     core::v1::{ContainerStatus, Namespace, Pod},
@@ -15,7 +15,12 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{agent::warnings, node::Target, seen::Seen};
+use super::{
+    agent::warnings,
+    node::Target,
+    patience::{is_gone, look_until},
+    seen::Seen,
+};
 
 /// Where the cast plays, and what its priority class is called.
 pub const NAMESPACE: &str = "evictd-e2e";
@@ -164,34 +169,33 @@ impl Cast {
     async fn wait_for_account(&self) -> Result<()> {
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
             Api::namespaced(self.client.clone(), NAMESPACE);
-        let start = Instant::now();
-        while accounts.get_opt("default").await?.is_none() {
-            if start.elapsed() > TIMEOUT {
-                bail!(
-                    "the namespace {NAMESPACE} has no account `default` after {TIMEOUT:?}: does the controller manager run?"
-                );
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+        let look = async || accounts.get_opt("default").await;
+        let made = look_until(TIMEOUT, |found| !matches!(found, Ok(None)), look).await?;
+        ensure!(
+            made.is_some(),
+            "the namespace {NAMESPACE} has no account `default` after {TIMEOUT:?}: does the controller manager run?"
+        );
         Ok(())
     }
 
     async fn wait_until_ready(&self, name: &str) -> Result<Pod> {
         let start = Instant::now();
-        loop {
-            let pod = self.pods.get(name).await?;
-            if is_ready(&pod) {
-                return Ok(pod);
-            }
-            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-            // What the kubelet has turned away never starts.
-            if start.elapsed() > TIMEOUT || phase == Some("Failed") {
-                let warnings = warnings(&self.client, NAMESPACE).await.join("\n  ");
-                let waited = start.elapsed();
-                bail!("{} after {waited:.0?}\n  {warnings}", describe(&pod));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
+        // What the kubelet has turned away never starts.
+        let has_failed = |pod: &Pod| {
+            let status = pod.status.as_ref();
+            status.and_then(|s| s.phase.as_deref()) == Some("Failed")
+        };
+        let is_over = |found: &kube::Result<Pod>| {
+            let pod = found.as_ref();
+            pod.map_or(true, |pod| is_ready(pod) || has_failed(pod))
+        };
+        let pod = look_until(TIMEOUT, is_over, async || self.pods.get(name).await).await?;
+        if !is_ready(&pod) {
+            let warnings = warnings(&self.client, NAMESPACE).await.join("\n  ");
+            let waited = start.elapsed();
+            bail!("{} after {waited:.0?}\n  {warnings}", describe(&pod));
         }
+        Ok(pod)
     }
 
     fn pod(&self, name: &str, resources: &Value, arguments: Value) -> Value {
@@ -238,18 +242,21 @@ pub async fn remove(client: &Client) -> Result<()> {
         classes.delete(NAMESPACE, &DeleteParams::default()).await?;
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let start = Instant::now();
-    while let Some(namespace) = namespaces.get_opt(NAMESPACE).await? {
-        if namespace.metadata.deletion_timestamp.is_none() {
+    let look = async || {
+        let found = namespaces.get_opt(NAMESPACE).await?;
+        let is_whole = |found: &Namespace| found.metadata.deletion_timestamp.is_none();
+        if found.as_ref().is_some_and(is_whole) {
             namespaces
                 .delete(NAMESPACE, &DeleteParams::default())
                 .await?;
         }
-        if start.elapsed() > TIMEOUT {
-            bail!("the namespace {NAMESPACE} is not gone after {TIMEOUT:?}");
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
+        Ok::<_, kube::Error>(found)
+    };
+    let left = look_until(TIMEOUT, is_gone, look).await?;
+    ensure!(
+        left.is_none(),
+        "the namespace {NAMESPACE} is not gone after {TIMEOUT:?}"
+    );
     Ok(())
 }
 
@@ -275,22 +282,18 @@ pub fn describe(pod: &Pod) -> String {
     for part in [status.reason, status.message].into_iter().flatten() {
         text = format!("{text}; {part}");
     }
+    let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
     for container in statuses(pod) {
         let states = [&container.state, &container.last_state];
         for state in states.into_iter().flatten() {
             if let Some(waiting) = &state.waiting {
-                let (reason, message) = (waiting.reason.clone(), waiting.message.clone());
-                let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
+                let (reason, message) = (or_empty(&waiting.reason), or_empty(&waiting.message));
                 text = format!("{text}; waits: {reason} {message}");
             }
             if let Some(ended) = &state.terminated {
-                let (reason, message) = (ended.reason.clone(), ended.message.clone());
-                let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
-                text = format!(
-                    "{text}; ended with {}: {reason} {}",
-                    ended.exit_code,
-                    message.trim()
-                );
+                let (reason, message) = (or_empty(&ended.reason), or_empty(&ended.message));
+                let (code, message) = (ended.exit_code, message.trim());
+                text = format!("{text}; ended with {code}: {reason} {message}");
             }
         }
     }

@@ -1,66 +1,52 @@
 //! Another project's daemon as a process, and what it says.
 
 use std::{
-    io::{self, Read as _},
+    io,
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use evictd_tests::reaped::Reaped;
+use evictd_tests::{heard::Heard, reaped::Reaped, wait::wait_for};
 
 use super::guest;
 
 /// Python and a C++ daemon take seconds to start under emulation.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of what a daemon has said that are kept: the last ones.
-const KEPT: usize = 2000;
+/// Bytes of what a daemon has said that are told: the last ones.
+const TOLD: usize = 2000;
 
 /// Another project's daemon; killed and reaped when dropped.
 pub struct Daemon {
     child: Reaped,
-    said: Arc<Mutex<String>>,
+    said: Heard,
 }
 
 impl Daemon {
     /// Starts it, and waits until it has said `ready`. The error is what it said instead.
-    pub fn start(command: &mut Command, ready: &str, oom_score: i32) -> Result<Self, String> {
-        let (read, write) = io::pipe().map_err(|e| e.to_string())?;
-        let errors = write.try_clone().map_err(|e| e.to_string())?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(write)
-            .stderr(errors)
-            .spawn()
-            .map_err(|e| format!("{}: {e}", command.get_program().display()))?;
-        // The command holds the pipe's other end.
+    pub fn start(command: &mut Command, ready: &str, oom_score: i32) -> io::Result<Self> {
+        let (read, write) = io::pipe()?;
+        command.stdin(Stdio::null()).stdout(write.try_clone()?);
+        let spawned = command.stderr(write).spawn();
+        // The command would keep the pipe's other end.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let said = Arc::new(Mutex::new(String::new()));
-        let heard = Arc::clone(&said);
-        std::thread::spawn(move || listen(read, &heard));
+        let program = command.get_program().display();
+        let child = spawned.map_err(|e| io::Error::other(format!("{program}: {e}")))?;
         let mut daemon = Self {
             child: Reaped(child),
-            said,
+            said: Heard::from(read),
         };
-        guest::set_oom_score(daemon.child.id(), oom_score).map_err(|e| e.to_string())?;
-        let over = Instant::now() + TIMEOUT;
-        while !daemon.log().contains(ready) {
-            if let Ok(Some(status)) = daemon.child.try_wait() {
-                // The rest of what it said is on its way.
-                std::thread::sleep(Duration::from_millis(200));
-                return Err(format!(
-                    "it ended with {status}: {}",
-                    last_lines(&daemon.log())
-                ));
-            }
-            if Instant::now() > over {
-                let seconds = TIMEOUT.as_secs();
-                let said = last_lines(&daemon.log());
-                return Err(format!("it was not ready after {seconds} s: {said}"));
-            }
-            std::thread::sleep(Duration::from_millis(50));
+        guest::set_oom_score(daemon.child.id(), oom_score)?;
+        if daemon.said.has(ready, TIMEOUT) {
+            return Ok(daemon);
         }
-        Ok(daemon)
+        // A pipe is closed a little before the process has ended.
+        let look = || daemon.child.try_wait().ok().flatten();
+        let ended = wait_for(Duration::from_secs(1), look);
+        let said = last_lines(&daemon.log());
+        Err(io::Error::other(match ended {
+            Some(status) => format!("it ended with {status}: {said}"),
+            None => format!("it was not ready after {} s: {said}", TIMEOUT.as_secs()),
+        }))
     }
 
     pub fn is_alive(&mut self) -> bool {
@@ -69,23 +55,8 @@ impl Daemon {
 
     /// The end of what it has said.
     pub fn log(&self) -> String {
-        self.said
-            .lock()
-            .map(|text| text.clone())
-            .unwrap_or_default()
-    }
-}
-
-fn listen(mut from: io::PipeReader, into: &Mutex<String>) {
-    let mut buffer = [0; 4096];
-    while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let Ok(mut text) = into.lock() else { return };
-        text.push_str(&String::from_utf8_lossy(&buffer[..length]));
-        let mut from = text.len().saturating_sub(KEPT);
-        while !text.is_char_boundary(from) {
-            from += 1;
-        }
-        text.drain(..from);
+        let text = self.said.lock();
+        text[text.ceil_char_boundary(text.len().saturating_sub(TOLD))..].to_owned()
     }
 }
 

@@ -12,7 +12,7 @@ use evictd_tests::workload::{HOG, Stage, WORKLOAD};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Task, guest,
+    Said, Task, guest,
     meter::{Measure, Meminfo, Meter, Sample},
     rival::Rival,
 };
@@ -32,18 +32,6 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// page tables take some that is not known beforehand.
 const LEAD: (f64, u64) = (1.0, 40);
 const POINTS: usize = 400;
-
-pub enum Trouble {
-    /// The daemon did not start.
-    Absent(String),
-    Io(io::Error),
-}
-
-impl<E: Into<io::Error>> From<E> for Trouble {
-    fn from(error: E) -> Self {
-        Self::Io(error.into())
-    }
-}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -91,7 +79,7 @@ impl NodeHeat {
     }
 }
 
-pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
+pub fn run(task: &Task) -> io::Result<Said> {
     let rival = Rival::named(&task.rival)
         .ok_or_else(|| io::Error::other(format!("{}: nobody's name", task.rival)))?;
     guest::prepare()?;
@@ -101,9 +89,10 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     // The limit is the machine's own size, which is never reached: the OOM killer is the whole guest's.
     let mut stage = Stage::start("node", before.total, &hog, false)?;
     let files = tempfile::tempdir()?;
-    let mut running = rival
-        .start(&stage, task.threshold, files.path())
-        .map_err(Trouble::Absent)?;
+    let mut running = match rival.start(&stage, task.threshold, files.path()) {
+        Ok(running) => running,
+        Err(error) => return Ok(Said::Absent(error.to_string())),
+    };
     let hog_pod = stage.directory_of(HOG).unwrap_or_default();
     let trace = Trace::start_for("sig == 9 || sig == 15")?;
     stage.start_ahead()?;
@@ -132,7 +121,7 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     let since = |ns: u64| crossing.map(|at| (ns as f64 - at as f64) / 1e6);
     let gone = samples.iter().find(|s| !s.hog_lives).map(|s| s.time_ns);
     let at_kill = first.and_then(|kill| samples.iter().rfind(|s| s.time_ns <= kill.time_ns));
-    Ok(NodeHeat {
+    Ok(Said::Heat(Box::new(NodeHeat {
         contender: task.rival.clone(),
         way: task.way.clone(),
         rate: task.rate,
@@ -151,7 +140,7 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
         total_mib: mib(before.total),
         log: running.log(),
         curve: curve(&samples, crossing.unwrap_or(start)),
-    })
+    })))
 }
 
 fn mib(bytes: u64) -> f64 {
@@ -186,22 +175,13 @@ fn oom_kills() -> io::Result<u64> {
     evictd_tests::cgroup::oom_kills_of_machine(Path::new("/proc"))
 }
 
-/// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
-/// before the threshold.
 fn hog_arguments(task: &Task, memory: Meminfo) -> Vec<String> {
     let total = memory.total / MIB;
     let others: u64 = WORKLOAD.iter().map(|role| role.usage_mib(total)).sum();
     let distance = (memory.available / MIB).saturating_sub(others + task.threshold / MIB);
     let lead = ((task.rate as f64 * LEAD.0) as u64).max(LEAD.1);
-    let head = match task.rate {
-        0 => distance / 3,
-        _ => distance.saturating_sub(lead),
-    };
-    let dir = match task.way.as_str() {
-        "cache" => guest::DISK,
-        _ => "/dev/shm",
-    };
-    hog_words(&task.way, task.rate, head.max(1), total * 4, dir)
+    let course = (task.way.as_str(), task.rate);
+    hog_words(course, [distance, lead], total * 4, guest::DISK)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::{
 };
 
 use evictd_sys::clock::monotonic_ns;
-use evictd_tests::sampling::Sampling;
+use evictd_tests::{sampling::Sampling, text::number};
 use serde::{Deserialize, Serialize};
 
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -136,10 +136,7 @@ fn field(file: &File, name: &str) -> io::Result<Option<u64>> {
     let mut text = [0; 512];
     let length = file.read_at(&mut text, 0)?;
     let text = std::str::from_utf8(&text[..length]).unwrap_or("");
-    let line = text
-        .lines()
-        .find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-    Ok(line.and_then(|number| number.trim().parse().ok()))
+    Ok(number(text, name))
 }
 
 #[cfg(test)]

@@ -85,17 +85,11 @@ pub fn run(task: &Task) -> io::Result<()> {
             "node-heat runs only in a guest of cargo xtask bench --race node",
         ));
     }
-    let said = match heat::run(task) {
-        Ok(heat) => {
-            println!("node: {}", heat.summary());
-            Said::Heat(Box::new(heat))
-        }
-        Err(heat::Trouble::Absent(reason)) => {
-            println!("node: did not take part: {reason}");
-            Said::Absent(reason)
-        }
-        Err(heat::Trouble::Io(error)) => return Err(error),
-    };
+    let said = heat::run(task)?;
+    match &said {
+        Said::Heat(heat) => println!("node: {}", heat.summary()),
+        Said::Absent(reason) => println!("node: did not take part: {reason}"),
+    }
     println!("{MARK}{}", serde_json::to_string(&said)?);
     Ok(())
 }

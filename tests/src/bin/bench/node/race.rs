@@ -12,18 +12,23 @@ use crate::{
 
 /// What `cargo xtask bench` brings back from the guest.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Brought {
-    Outcomes {
-        kernel: String,
-        memory_mib: u32,
-        emulator: String,
-        packages: Vec<String>,
-        jobs: Vec<Job>,
-    },
-    Unavailable {
-        unavailable: String,
-    },
+struct Brought {
+    /// Why it was not run, if it was not.
+    unavailable: Option<String>,
+    #[serde(flatten)]
+    guest: Guest,
+    #[serde(default)]
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Guest {
+    pub kernel: String,
+    pub memory_mib: u32,
+    pub emulator: String,
+    /// Debian's versions of what took part.
+    pub packages: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -38,12 +43,8 @@ struct Job {
 pub struct Race {
     /// Why it was not run, if it was not.
     pub unavailable: Option<String>,
-    /// The guest's.
-    pub kernel: String,
-    pub memory_mib: u32,
-    pub emulator: String,
-    /// Debian's versions of what took part.
-    pub packages: Vec<String>,
+    #[serde(flatten)]
+    pub guest: Guest,
     pub threshold_mib: u64,
     /// Who did not start, and why.
     pub absent: Vec<(String, String)>,
@@ -85,29 +86,12 @@ pub struct Line {
 pub fn read(file: &Path, programme: &Programme) -> io::Result<Race> {
     let brought: Brought = serde_json::from_slice(&fs::read(file)?)?;
     let mut race = Race {
+        unavailable: brought.unavailable,
+        guest: brought.guest,
         threshold_mib: programme.threshold >> 20,
         ..Race::default()
     };
-    let jobs = match brought {
-        Brought::Unavailable { unavailable } => {
-            race.unavailable = Some(unavailable);
-            return Ok(race);
-        }
-        Brought::Outcomes {
-            kernel,
-            memory_mib,
-            emulator,
-            packages,
-            jobs,
-        } => {
-            race.kernel = kernel;
-            race.memory_mib = memory_mib;
-            race.emulator = emulator;
-            race.packages = packages;
-            jobs
-        }
-    };
-    for job in jobs {
+    for job in brought.jobs {
         let Some(task) = task(&job.argv) else {
             return Err(io::Error::other(format!("no heat: {:?}", job.argv)));
         };

@@ -67,15 +67,14 @@ impl Rival {
     }
 
     /// Starts it; returns when it watches. The error is what it said instead.
-    pub fn start(self, stage: &Stage, threshold: u64, files: &Path) -> Result<Running, String> {
-        let said = |e: io::Error| e.to_string();
+    pub fn start(self, stage: &Stage, threshold: u64, files: &Path) -> io::Result<Running> {
         match self {
             Self::Nothing => Ok(Running::None),
-            Self::Evictd => evictd(stage, threshold, files).map_err(said),
+            Self::Evictd => evictd(stage, threshold, files),
             Self::EvictdLevel => {
-                let memory = Meminfo::read().map_err(said)?;
+                let memory = Meminfo::read()?;
                 let gap = memory.kubelet.saturating_sub(memory.available);
-                evictd(stage, threshold + gap, files).map_err(said)
+                evictd(stage, threshold + gap, files)
             }
             Self::Earlyoom => {
                 let kib = threshold / 1024;
@@ -86,8 +85,8 @@ impl Rival {
             }
             Self::Nohang => {
                 let config = files.join("nohang.conf");
-                let text = fs::read_to_string("/etc/nohang/nohang.conf").map_err(said)?;
-                fs::write(&config, nohang(&text, threshold)).map_err(said)?;
+                let text = fs::read_to_string("/etc/nohang/nohang.conf")?;
+                fs::write(&config, nohang(&text, threshold))?;
                 let mut command = Command::new("/usr/bin/python3.11");
                 command
                     .args(["-u", "/usr/sbin/nohang", "--monitor", "--config"])
@@ -96,19 +95,19 @@ impl Rival {
             }
             Self::Oomd => {
                 let config = files.join("oomd.json");
-                fs::write(&config, oomd(stage, threshold).map_err(said)?).map_err(said)?;
+                fs::write(&config, oomd(stage, threshold)?)?;
                 let mut command = Command::new("/usr/bin/oomd");
                 // Its default is to look every 5 s; whole seconds are what it can do.
                 command.args(["--interval", "1", "--config"]).arg(&config);
                 started(&mut command, "oomd running", 0)
             }
             Self::SystemdOomd => {
-                let node = below_root(stage).map_err(said)?;
-                manager::play(&format!("/{node}"), PRESSURE_PERCENT).map_err(said)?;
-                fs::create_dir_all(OOMD_CONF).map_err(said)?;
+                let node = below_root(stage)?;
+                manager::play(&format!("/{node}"), PRESSURE_PERCENT)?;
+                fs::create_dir_all(OOMD_CONF)?;
                 let conf = Path::new(OOMD_CONF).join("race.conf");
                 let text = "[OOM]\nDefaultMemoryPressureDurationSec=1s\n";
-                fs::write(conf, text).map_err(said)?;
+                fs::write(conf, text)?;
                 let mut command = Command::new("/lib/systemd/systemd-oomd");
                 command
                     .env("SYSTEMD_LOG_TARGET", "console")
@@ -120,7 +119,7 @@ impl Rival {
     }
 }
 
-fn started(command: &mut Command, ready: &str, oom_score: i32) -> Result<Running, String> {
+fn started(command: &mut Command, ready: &str, oom_score: i32) -> io::Result<Running> {
     Daemon::start(command, ready, oom_score).map(Running::Daemon)
 }
 

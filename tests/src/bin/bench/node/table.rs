@@ -11,6 +11,7 @@ use super::{
 use crate::{
     columns::{self, Column},
     stats::{Distribution, median, or_dash},
+    svg::first_of_each,
     table::speed,
 };
 
@@ -40,9 +41,10 @@ pub fn draw(race: &Race) -> String {
     if let Some(reason) = &race.unavailable {
         return format!("\nThe node race was not run: {reason}\n");
     }
+    let (guest, threshold) = (&race.guest, race.threshold_mib);
     let mut text = format!(
-        "\nA guest of {} MiB, kernel {}, threshold {} MiB ({}: times are not those of hardware):\n",
-        race.memory_mib, race.kernel, race.threshold_mib, race.emulator
+        "\nA guest of {} MiB, kernel {}, threshold {threshold} MiB ({}: times are not those of hardware):\n",
+        guest.memory_mib, guest.kernel, guest.emulator
     );
     text += &columns::draw(&COLUMNS, &race.results);
     for (name, reason) in &race.absent {
@@ -66,13 +68,8 @@ pub fn picture(race: &Race) -> Option<String> {
     // Slow enough to see who sleeps, fast enough to matter; otherwise what was run first.
     let wanted = race.heats.iter().find(|h| h.way == "touch" && h.rate == 50);
     let course = wanted.or_else(|| race.heats.first())?;
-    let mut shown: Vec<&NodeHeat> = Vec::new();
-    for heat in &race.heats {
-        let is_course = heat.way == course.way && heat.rate == course.rate;
-        if is_course && !shown.iter().any(|h| h.contender == heat.contender) {
-            shown.push(heat);
-        }
-    }
+    let is_course = |h: &&NodeHeat| h.way == course.way && h.rate == course.rate;
+    let shown = first_of_each(race.heats.iter().filter(is_course), |h| &h.contender);
     let top = shown.iter().map(|h| h.total_mib).fold(0.0, f64::max);
     let mut chart = Chart::new(
         "s since the threshold was crossed",
@@ -82,7 +79,7 @@ pub fn picture(race: &Race) -> Option<String> {
     );
     chart.title(format!(
         "MemAvailable of a {} MiB guest, {} at {} MB/s (emulated)",
-        race.memory_mib,
+        race.guest.memory_mib,
         course.way,
         speed(&course.way, course.rate)
     ));
