@@ -145,6 +145,7 @@ pub fn killed_for_memory(uid: &str, at: i64) -> RestoredPending {
         signal: Some(Signal::MemoryAvailable),
         usage: 0,
         available: 0,
+        other_signals: Vec::new(),
     }
 }
 

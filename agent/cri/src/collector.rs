@@ -8,7 +8,7 @@ use std::{
 use evictd_config::CriConfig;
 use evictd_engine::{
     NodeReclaim,
-    node_reclaim::{LayerUsage, Removed, RuntimePods},
+    node_reclaim::{KnownPods, LayerUsage, Removed},
 };
 use evictd_sys::clock::monotonic_ns;
 use tokio::task::JoinSet;
@@ -66,7 +66,7 @@ impl Reclaimer {
     pub async fn reclaim(
         &mut self,
         what: &[NodeReclaim],
-        known: &RuntimePods,
+        known: &KnownPods,
     ) -> Result<Removed, (CriError, Removed)> {
         let mut removed = Removed::default();
         let done = self.reclaim_into(what, known, &mut removed).await;
@@ -80,7 +80,7 @@ impl Reclaimer {
     async fn reclaim_into(
         &mut self,
         what: &[NodeReclaim],
-        known: &RuntimePods,
+        known: &KnownPods,
         removed: &mut Removed,
     ) -> Result<(), CriError> {
         let runtime = connect(&self.config).await?;
@@ -149,7 +149,7 @@ async fn connect(config: &CriConfig) -> Result<Runtime, CriError> {
 
 async fn remove_dead(
     runtime: &Runtime,
-    known: &RuntimePods,
+    known: &KnownPods,
     removed: &mut Removed,
 ) -> Result<(), CriError> {
     // In this order: the sandbox of every container that is listed is listed too.

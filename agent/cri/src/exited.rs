@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
 };
 
-use evictd_engine::node_reclaim::RuntimePods;
+use evictd_engine::node_reclaim::KnownPods;
 
 use super::messages::{Container, ContainerState, PodSandbox, SandboxState};
 
@@ -15,15 +15,11 @@ struct Pods<'a> {
     of_sandbox: BTreeMap<&'a str, &'a str>,
     /// A sandbox that is ready or a container that runs: this pod lives, whether the agent knows it or not.
     alive: BTreeSet<&'a str>,
-    known: &'a RuntimePods,
+    known: &'a KnownPods,
 }
 
 impl<'a> Pods<'a> {
-    fn new(
-        containers: &'a [Container],
-        sandboxes: &'a [PodSandbox],
-        known: &'a RuntimePods,
-    ) -> Self {
+    fn new(containers: &'a [Container], sandboxes: &'a [PodSandbox], known: &'a KnownPods) -> Self {
         let of_sandbox: BTreeMap<_, _> = sandboxes.iter().map(|s| (&*s.id, uid(s))).collect();
         let ready = sandboxes.iter().filter(|s| is_ready(s)).map(uid);
         let has_not_ended = containers
@@ -65,7 +61,7 @@ fn is_ready(sandbox: &PodSandbox) -> bool {
 pub fn containers(
     containers: &[Container],
     sandboxes: &[PodSandbox],
-    known: &RuntimePods,
+    known: &KnownPods,
 ) -> Vec<String> {
     let pods = Pods::new(containers, sandboxes, known);
     let mut ended: Vec<&Container> = containers
@@ -96,7 +92,7 @@ pub fn containers(
 pub fn sandboxes(
     containers: &[Container],
     sandboxes: &[PodSandbox],
-    known: &RuntimePods,
+    known: &KnownPods,
 ) -> Vec<String> {
     let pods = Pods::new(containers, sandboxes, known);
     let inhabited: HashSet<&str> = containers.iter().map(|c| &*c.pod_sandbox_id).collect();

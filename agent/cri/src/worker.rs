@@ -11,7 +11,7 @@ use std::{
 use evictd_config::CriConfig;
 use evictd_engine::{
     NodeReclaim,
-    node_reclaim::{LayerUsage, Removed, RuntimePods},
+    node_reclaim::{KnownPods, LayerUsage, Removed},
 };
 use evictd_sys::clock::monotonic_ns;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -31,7 +31,7 @@ pub struct Request {
     /// Kinds of reclaim, in this order: what a disk that is short is helped by.
     pub what: Vec<NodeReclaim>,
     /// Pods of this node.
-    pub known: RuntimePods,
+    pub known: KnownPods,
 }
 
 /// Counters of what was done so far; all of them only grow.

@@ -50,7 +50,8 @@ pub struct KillLimits {
     /// A task that holds so many bytes of anonymous and shared memory has used up what was left above the threshold,
     /// whatever page cache there is by now.
     pub min_task_bytes: u64,
-    /// No task can hold more bytes, because no more were left. A larger sum counts shared memory once per mapping.
+    /// No task can hold more bytes: its pod held less at the last look, and no more than this was left in all. A larger
+    /// sum counts shared memory once per mapping.
     pub max_task_bytes: u64,
     /// A pod that is charged so many bytes has grown by its part of what was left: where less is charged to each pod of
     /// the list, the memory has gone elsewhere. Page cache that the kernel cannot take from it counts as growth.

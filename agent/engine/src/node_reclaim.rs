@@ -10,7 +10,7 @@ pub type LayerUsage = HashMap<String, Vec<(String, FsUsage)>>;
 
 /// The pods of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuntimePods {
+pub struct KnownPods {
     /// UIDs that the runtime has for the pods; `None` when they are not known yet.
     pub uids: Option<BTreeSet<String>>,
     /// A kubelet cleans up after them: containers must not be removed behind its back, or it never removes their logs.

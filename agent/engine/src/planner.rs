@@ -569,7 +569,7 @@ impl Planner {
         threshold: &Threshold,
         growing: Option<&Growing<'_>>,
     ) -> Option<EvictionDecision> {
-        let pass_over = |candidates: &mut [Candidate], rules, growth| {
+        let pass_over = |candidates: &mut [Candidate], rules, growth: UrgentGrowth<'_>| {
             pass_over_in_vain(candidates, rules, growth, |_, usage| usage);
         };
         self.choose_among(node, threshold, growing, pass_over)
@@ -582,7 +582,7 @@ impl Planner {
         threshold: &Threshold,
         growing: &Growing<'_>,
     ) -> Option<EvictionDecision> {
-        let pass_over = |candidates: &mut [Candidate], rules, growth| {
+        let pass_over = |candidates: &mut [Candidate], rules, growth: UrgentGrowth<'_>| {
             pass_over_all_but_growers(candidates, rules, growth);
         };
         self.choose_among(node, threshold, Some(growing), pass_over)

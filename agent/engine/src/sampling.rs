@@ -72,7 +72,7 @@ pub fn sample_interval_at(
         // By the growth that is seen, half of the way at a time: the fastest one would ask for a look every millisecond
         // of a scope that stays close to its threshold.
         (ScopeState::Calm, Notification::Hidden(seen)) => {
-            far.max(sample_interval(distance / 2, seen).min(HOOKED_FLOOR))
+            far.max(sample_interval(distance / 2, seen).min(MIN_HOOKED_INTERVAL))
         }
         (ScopeState::Calm, Notification::OnceNear) => {
             Nearness::new(growth).sample_interval(distance)

@@ -175,7 +175,7 @@ impl WatchedScope {
         if self.pressed && (has_crossed || is_late) {
             self.crossing = cycle.crossing();
         }
-        self.armed.approach &= !cycle.triggers.approached;
+        self.armed.is_approach_set &= !cycle.triggers.approached;
         Ok(())
     }
 

@@ -106,8 +106,8 @@ impl Standby {
             .spawn(move || {
                 let granted = acquire_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
-                let is_sent = start.send(granted.map(|()| gettid()));
-                if let (Ok(()), Ok(shared)) = (is_sent, shared.recv()) {
+                let sent = start.send(granted.map(|()| gettid()));
+                if let (Ok(()), Ok(shared)) = (sent, shared.recv()) {
                     shared.run();
                 }
             })?;

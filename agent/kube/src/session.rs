@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine::{EvictionDecision, NodeState, Pod, node_reclaim::RuntimePods, soft::Departure};
+use evictd_engine::{EvictionDecision, NodeState, Pod, node_reclaim::KnownPods, soft::Departure};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -420,8 +420,8 @@ impl Cluster {
 
     /// Pods that the API server has on this node, those that are over included; not known before its first list is
     /// complete.
-    pub fn runtime_pods(&self) -> RuntimePods {
-        RuntimePods {
+    pub fn known_pods(&self) -> KnownPods {
+        KnownPods {
             uids: self
                 .pods
                 .with(|store| store.is_synced().then(|| store.known_uids())),

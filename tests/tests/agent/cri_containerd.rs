@@ -6,7 +6,7 @@ use evictd_config::CriConfig;
 use evictd_cri::Reclaimer;
 use evictd_engine::{
     NodeReclaim::{Containers, Images},
-    node_reclaim::RuntimePods,
+    node_reclaim::KnownPods,
 };
 use evictd_node::fs::statfs::Filesystem;
 use evictd_tests::{
@@ -85,7 +85,7 @@ fn a_real_runtime_removes_what_is_unused() {
         image_minimum_gc_age: Duration::ZERO,
     });
     let run = current_thread().unwrap();
-    let known = RuntimePods {
+    let known = KnownPods {
         uids: Some(["live".to_owned()].into()),
         has_kubelet: false,
     };

@@ -13,7 +13,7 @@ use evictd_cri::{
 use evictd_engine::{
     FsUsage,
     NodeReclaim::{self, Containers, Images},
-    node_reclaim::{Removed, RuntimePods},
+    node_reclaim::{KnownPods, Removed},
 };
 use evictd_tests::{
     prelude::*,
@@ -110,8 +110,8 @@ fn node() -> State {
     }
 }
 
-fn known() -> RuntimePods {
-    RuntimePods {
+fn known() -> KnownPods {
+    KnownPods {
         uids: Some(["live".to_owned()].into()),
         has_kubelet: false,
     }
@@ -216,7 +216,7 @@ fn a_kubelet_is_left_the_containers_of_pods_that_it_knows() {
     let ended = container("over-0", "s-over", "i-over", ContainerState::Exited, 7);
     state.containers.push(ended);
     state.images.push(image("i-over"));
-    let known = RuntimePods {
+    let known = KnownPods {
         uids: Some(["live", "over"].map(str::to_owned).into()),
         has_kubelet: true,
     };

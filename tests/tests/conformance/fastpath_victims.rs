@@ -200,6 +200,7 @@ fn what_a_decision_was_made_from_makes_it_again() {
         let Timing {
             urgency,
             pace_inputs,
+            ..
         } = **eviction.timing.as_ref().expect("a time");
         let text = serde_json::to_string(&pace_inputs).expect("JSON");
         let read: PaceInputs = serde_json::from_str(&text).expect("the same");

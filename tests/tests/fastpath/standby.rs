@@ -115,6 +115,7 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
 fn a_hook_without_a_program_has_no_standby() {
     skip_if!(not_root());
     skip_if!(no_realtime());
+    let _alone = alone();
     let stage = or_skip!(stage("alone", MemoryHook::Sampler));
     assert!(standby_thread().is_none());
     let mut hog = Hog::start(&stage.pod, &["--mib", "380", "--rate", "50"]).unwrap();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
-    telemetry::{Metrics, MetricsCollector},
+    telemetry::{MetricsCollector, MetricsRegistry},
 };
 use evictd_engine::record::{KillOutcome, Stages};
 use evictd_tests::{prelude::*, vectors::evictd};
@@ -142,7 +142,7 @@ fn blank(series: &str, label: &str) -> String {
 
 #[test]
 fn metrics_of_evictions_are_as_ever() {
-    let metrics = Metrics::new(MetricsCollector::default());
+    let metrics = MetricsRegistry::new(MetricsCollector::default());
     let stages = Stages {
         crossed: 1,
         woken: 2,
@@ -151,7 +151,7 @@ fn metrics_of_evictions_are_as_ever() {
     };
     let (pod, signal) = (Pod::default(), "memory.available");
     metrics.evicted(&pod, signal, stages, KillOutcome::Killed, None);
-    let text = metrics.text().unwrap();
+    let text = metrics.exposition().unwrap();
     let shown = families(&text) + &series(&text);
     check("metrics-of-evictions.txt", &shown);
 }

@@ -40,6 +40,7 @@ fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
 
 /// From the last spin window to the return of the memory, on one hook.
 fn evicts_on_nobodys_account(hook: MemoryHook) {
+    let _alone = alone();
     let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
     skip_if!(root_is_hidden(&node.cgroup));
     let pod = node.best_effort("hog");

@@ -33,15 +33,15 @@ fn container(id: &str, sandbox: &str, attempt: u32, state: ContainerState) -> Co
     }
 }
 
-fn known(uids: &[&str]) -> RuntimePods {
-    RuntimePods {
+fn known(uids: &[&str]) -> KnownPods {
+    KnownPods {
         uids: Some(uids.iter().map(|&uid| uid.to_owned()).collect()),
         has_kubelet: false,
     }
 }
 
 /// The pods of the node are not known yet.
-const NONE: RuntimePods = RuntimePods {
+const NONE: KnownPods = KnownPods {
     uids: None,
     has_kubelet: false,
 };
@@ -104,14 +104,14 @@ fn a_kubelet_is_left_all_but_what_is_gone() {
         container("e", "gone", 0, Exited),
         container("f", "gone", 1, Exited),
     ];
-    let known = RuntimePods {
+    let known = KnownPods {
         has_kubelet: true,
         ..known(&["live", "over"])
     };
     assert_eq!(containers(&all, &sandboxes, &known), ["e", "f"]);
     assert_eq!(super::sandboxes(&all[..2], &sandboxes, &known), ["gone"]);
     // As long as the API server has not answered all of them may be there.
-    let unknown = RuntimePods {
+    let unknown = KnownPods {
         uids: None,
         ..known
     };

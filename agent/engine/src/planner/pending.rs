@@ -24,7 +24,7 @@ struct PendingVictim {
     end: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_asked: bool,
-    /// Whether it was reported that the pod is stuck, or is for the fast path to report.
+    /// Whether it was reported that the pod is stuck, or is not for the manager to report.
     is_stuck_reported: bool,
     /// Whether the victim is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,

@@ -68,7 +68,7 @@ impl Planner {
     }
 
     /// Takes note of what became of a pod that the planner or the fast path has chosen; [`Self::cancel_eviction`] is
-    /// for one that was not killed because it had ended.
+    /// for one that was not killed after all: its limits no longer allow it, or it had ended.
     pub fn note_outcome(&mut self, uid: &str, outcome: KillOutcome) {
         match outcome {
             KillOutcome::Killed => return,

@@ -27,7 +27,7 @@ pub struct ArmedTriggers {
     /// Limit of the recovery's trigger; `None` while it is disabled.
     recovery: Option<u64>,
     /// The trigger a spin window before the threshold is set and has not tripped.
-    pub approach: bool,
+    pub is_approach_set: bool,
     /// Bytes before the threshold at which that trigger lies.
     pub spin_window: u64,
     /// The usage counter less the usage, in bytes; `None` while that is not known.
@@ -41,7 +41,7 @@ impl ArmedTriggers {
             hard: 0,
             floor: 0,
             recovery: None,
-            approach: false,
+            is_approach_set: false,
             spin_window: spin_window(fastest_growth),
             offset: None,
         }
@@ -229,7 +229,7 @@ impl WatchedScope {
     /// Whether the usage is so far from the spin window that its trigger would not trip at once again.
     fn has_left_spin_window(&self, trigger: &dyn TriggerSet) -> bool {
         trigger.has_program()
-            && !self.armed.approach
+            && !self.armed.is_approach_set
             && self.distance() > self.armed.spin_window * 3 / 2
     }
 
@@ -265,8 +265,9 @@ impl WatchedScope {
         self.armed.floor = 0;
         self.rearm_floor(trigger)?;
         // Without a kernel program a trigger costs a system call: none is set anew close to the threshold.
-        self.armed.approach = trigger.has_program() && self.distance() > self.armed.spin_window;
-        let approach = if self.armed.approach {
+        self.armed.is_approach_set =
+            trigger.has_program() && self.distance() > self.armed.spin_window;
+        let approach = if self.armed.is_approach_set {
             approach
         } else {
             Trigger::DISABLED

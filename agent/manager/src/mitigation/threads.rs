@@ -177,9 +177,7 @@ mod tests {
             let waiting = [wait, disk].map(PiMutex::new);
             (Self(Arc::new(waiting)), [go_on, answer])
         }
-    }
 
-    impl Waiting {
         fn work(&self, request: &MitigationRequest) -> StepEffect {
             let [wait, disk] = &*self.0;
             let _ = match &request.action {

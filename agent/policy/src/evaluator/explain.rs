@@ -125,7 +125,13 @@ impl PolicyEvaluator {
         let pod = held.pod.pod();
         let permit = held.pod.permit();
         let limiter = &self.limiter;
-        let state = limiter.state_of(&*held.pod, now, LastResort::None, false);
+        let state = limiter.state_of(
+            &*held.pod,
+            now,
+            EvictionKind::Urgent,
+            LastResort::None,
+            false,
+        );
         let may_go = state == CandidateState::Eligible;
         let permission = permit.permission(now);
         let value = facts(held);

@@ -105,7 +105,7 @@ impl Agent {
             ),
             ReclaimBy::Runtime => {
                 tracing::info!(?what, "the container runtime reclaims before pods go");
-                let known = self.pod_source.runtime_pods();
+                let known = self.pod_source.known_pods();
                 let what = request.what;
                 let ask = evictd_cri::Request { what, known };
                 if !self.manager.cri.as_ref().is_some_and(|cri| cri.ask(ask)) {

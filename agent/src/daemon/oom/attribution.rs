@@ -49,12 +49,12 @@ pub struct OomCounters {
     pub other_limit: AtomicU64,
 }
 
-/// How a pod ends whose end the fast path does not report.
+/// How a pod that was evicted ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// By SIGKILL, sent here: what dies of it is no kill of the OOM killer.
     Killed,
-    /// By the API server, the kubelet or SIGTERM: it may go on for a while.
+    /// By the API server, the kubelet or SIGTERM, so that it may go on for a while; or not at all, as SIGKILL was refused.
     Asked,
     /// Not at all: it was only decided, in shadow mode.
     Shadow,

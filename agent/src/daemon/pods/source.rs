@@ -14,7 +14,7 @@ use evictd_config::{
     Config,
     pod_manifest::{self, ManifestPod},
 };
-use evictd_engine::{Pod, model::settings::Mode, node_reclaim::RuntimePods};
+use evictd_engine::{Pod, model::settings::Mode, node_reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{DirResolver, ScanTarget};
 use evictd_node::{
@@ -264,10 +264,10 @@ impl PodSource {
     }
 
     /// The pods of the node, by the UID that the container runtime has for a pod.
-    pub fn runtime_pods(&self) -> RuntimePods {
+    pub fn known_pods(&self) -> KnownPods {
         match self {
-            Self::Cluster { cluster, .. } => cluster.runtime_pods(),
-            Self::Manifest { pods, .. } => RuntimePods {
+            Self::Cluster { cluster, .. } => cluster.known_pods(),
+            Self::Manifest { pods, .. } => KnownPods {
                 uids: Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
                 has_kubelet: false,
             },

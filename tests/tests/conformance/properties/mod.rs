@@ -1,7 +1,7 @@
 //! What must hold whatever the numbers are.
 
 use evictd_engine::{
-    Layout, NodeBounds, Observation, Observations, Plan, Planner, Ranking, Snapshot,
+    Layout, NodeBounds, Observation, Observations, Plan, Planner, Ranking, Snapshot, Usages,
 };
 use evictd_tests::{
     engine::{self, STRATEGIES},

@@ -549,14 +549,16 @@ fn what_a_victim_gives_of_other_signals_is_waited_for_after_a_restart() {
     let thresholds = vec![hard(DISK, 1000), hard(INODES, 1000)];
     let mut node = Node::new(thresholds.clone(), false);
     node.pod("victim", [900, 700, 1]);
-    (node.see(DISK, 900), node.see(INODES, 1000));
+    node.see(DISK, 900);
+    node.see(INODES, 1000);
     let mut evictions = node.look(SECOND).evictions;
     assert_eq!(chosen(&evictions), [("victim", DISK)]);
     let other_signals = std::mem::take(&mut evictions[0].other_signals);
     for (other_signals, next_at) in [(other_signals, 31), (Vec::new(), 3)] {
         let mut node = Node::new(thresholds.clone(), false);
         node.pod("next", [1, 500, 1]);
-        (node.see(DISK, 1000), node.see(INODES, 900));
+        node.see(DISK, 1000);
+        node.see(INODES, 900);
         let victim = RestoredPending {
             at: SECOND,
             is_dead: true,
