@@ -363,4 +363,16 @@ fn what_was_evicted_before_counts() {
     let least = json!({"groupBy": "app", "minAvailable": 2});
     assert_eq!(free(vec![], least.clone()).len(), 3);
     assert_eq!(free(vec![restored(61, true)], least), [""; 0]);
+    // A later table takes nothing back of what has happened since.
+    let evaluator = new();
+    evaluator.restore(vec![restored(30, true)]);
+    let table = node.table();
+    let gone = table.entries.iter().find(|e| e.pod.name == "gone").unwrap();
+    let state = &gone.eviction_state;
+    evaluator.set_pods(&table.entries);
+    let before = state.evicted_at();
+    assert_eq!(before, restored(30, true).at.unsigned_abs());
+    state.mark_evicted(before + 1);
+    evaluator.set_pods(&table.entries);
+    assert_eq!(state.evicted_at(), before + 1);
 }

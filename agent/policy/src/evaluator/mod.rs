@@ -185,9 +185,12 @@ impl PolicyEvaluator {
             let held = before.remove(&pod.uid);
             let (answers, since) = match held {
                 Some(held) => (held.answers, held.since),
-                None => (Answers::default(), monotonic_ns()),
+                None => {
+                    // Later tables have the same state of it, with what has happened since.
+                    state.restore_pod(&**managed);
+                    (Answers::default(), monotonic_ns())
+                }
             };
-            state.restore_pod(&**managed);
             let ruling = state.ruling(pod);
             let free = || RuleResult {
                 permission: Permission::Always,
