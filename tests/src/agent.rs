@@ -169,6 +169,16 @@ impl Agent {
         self.log.has(words, SOON)
     }
 
+    /// Whether it says that a kernel program has killed a pod more than ten seconds before it: that is only logged, as the
+    /// pod may run again by then.
+    pub fn came_too_late(&self) -> bool {
+        let log = self.log();
+        let mut lines = log.lines();
+        let told = lines.find(|line| line.contains("a pod that is not evicted for it"));
+        let ago = told.and_then(|line| line.rsplit_once("ago=")?.1.strip_suffix('s'));
+        ago.is_some_and(|ago| ago.parse::<f64>().is_ok_and(|ago| ago > 10.0))
+    }
+
     /// SIGTERM, whose effect is not waited for.
     pub fn ask_to_end(&self) -> io::Result<()> {
         signal(&self.child, Signal::SIGTERM)

@@ -173,10 +173,14 @@ impl Node {
             }
         };
         let server = &self.member.server;
-        let told = server.wait(LONG, |state| !events(state).is_empty());
+        // On a machine that takes ten seconds to start the agent the guard's kill is no eviction.
+        let is_late = || self.agent.as_ref().is_some_and(Agent::came_too_late);
+        let told = server.wait(LONG, |state| !events(state).is_empty() || is_late());
         must(told, "no Event tells of the eviction".into());
-        let deleted = server.wait(LONG, |state| state.count("DELETE", "/pods/") > 0);
+        let is_deleted = |state: &State| state.count("DELETE", "/pods/") > 0;
+        let deleted = server.wait(LONG, |state| is_deleted(state) || is_late());
         must(deleted, "the pod is not deleted".into());
+        let is_late = is_late();
         std::thread::sleep(MOMENT);
         {
             let state = server.state();
@@ -195,7 +199,8 @@ impl Node {
         {
             let state = server.state();
             let regarding = events(&state);
-            must(regarding == ["hog"], format!("Events about {regarding:?}"));
+            let are_right = regarding == ["hog"] || is_late && regarding.is_empty();
+            must(are_right, format!("Events about {regarding:?}"));
             let deleted: Vec<_> = state
                 .all("DELETE", "/pods/")
                 .map(|seen| seen.path.clone())
@@ -204,7 +209,7 @@ impl Node {
             must(deleted.is_empty(), format!("DELETE of {deleted:?}"));
         }
         let evicted = self.evicted();
-        let is_lost = fault.may_lose_record() && evicted.is_empty();
+        let is_lost = (is_late || fault.may_lose_record()) && evicted.is_empty();
         must(
             evicted == ["hog"] || is_lost,
             format!("the journal tells of {evicted:?}"),

@@ -102,13 +102,7 @@ impl Guarded {
             None => self.start().unwrap(),
         };
         // Where the next one has started ten seconds later the kill is only logged.
-        let is_late = || {
-            let log = agent.log();
-            let mut lines = log.lines();
-            let told = lines.find(|line| line.contains("a pod that is not evicted for it"));
-            let ago = told.and_then(|line| line.rsplit_once("ago=")?.1.strip_suffix('s'));
-            ago.is_some_and(|ago| ago.parse::<f64>().is_ok_and(|ago| ago > 10.0))
-        };
+        let is_late = || agent.came_too_late();
         let evicted = || self.files.evicted();
         assert!(until(SOON, || is_late() || !evicted().is_empty()));
         assert!(is_late() || evicted() == ["hog"]);
