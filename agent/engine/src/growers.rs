@@ -83,7 +83,7 @@ impl Growers {
         watched.map_or(0, |watched| watched.growth.fastest(self.jump))
     }
 
-    /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over [`STEADY_NS`].
+    /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over the last quarter of a second.
     /// Where it has met its `limit` since then the OOM killer ends it, and what it gives back has grown before.
     pub fn steady_growth_of(&self, id: u64, now: u64, since: u64, limit: u64) -> (u64, u64) {
         let growth = self.find(id, now, FORGET_NS).map(|watched| watched.growth);

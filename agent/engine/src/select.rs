@@ -40,7 +40,7 @@ pub enum CandidateState {
     /// The pod is no candidate here: its cgroup is gone, or the scope does not count its memory.
     Unavailable,
     /// The pod has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
-    /// ([`pass_over_in_vain`]).
+    /// (`pass_over_in_vain`).
     PassedOver,
 }
 

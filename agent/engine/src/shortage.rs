@@ -116,7 +116,7 @@ impl Shortage {
 pub struct LimitedGrowth {
     /// Amount by which the cgroups have grown since [`steady_since`](crate::pace::Pace::steady_since).
     pub grown: u64,
-    /// Amount by which the cgroups grow per second, over [`STEADY_NS`].
+    /// Amount by which the cgroups grow per second, over the last quarter of a second.
     pub growth: u64,
     /// Amount that the cgroups may use together until their limits end the growth, or the kubelet looks again.
     pub left: u64,
