@@ -11,7 +11,7 @@ use evictd_sys::clock::monotonic_ns;
 use super::{Finding, State};
 use crate::daemon::{
     above_capacity, memory_thresholds,
-    node_view::{NodeSample, NodeView},
+    node_view::{NodeSample, NodeView, is_in_force},
 };
 
 const MET_NOW: &str = "thresholds now";
@@ -38,13 +38,6 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a threshold is in force as it is configured: not one that the limit of the pods' cgroup cannot keep.
-fn is_in_force(threshold: &Threshold, observations: &Observations) -> bool {
-    let is_of_pods = threshold.signal == Signal::AllocatableMemoryAvailable && threshold.is_hard();
-    let limit = observations.get(threshold.signal).filter(|_| is_of_pods);
-    limit.is_none_or(|pods| signed(threshold.amount(pods.capacity)) < pods.capacity)
-}
-
 /// What is configured for the pods' cgroup, if its limit cannot keep it.
 fn limit_of_pods(config: &Config, observations: &Observations) -> Option<Finding> {
     let signal = Signal::AllocatableMemoryAvailable;
@@ -54,7 +47,7 @@ fn limit_of_pods(config: &Config, observations: &Observations) -> Option<Finding
     let in_force = configured.within(capacity);
     let detail = format!(
         "{}, which is the limit of the pods' cgroup: {} bytes are in force there, and {} until a shortage is over",
-        above_capacity(amount, value, capacity),
+        above_capacity(amount, signal, value, capacity),
         in_force.threshold,
         in_force.resolved
     );

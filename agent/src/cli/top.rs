@@ -23,7 +23,7 @@ use super::{
     signals::{self, SignalJson},
     to_json,
 };
-use crate::daemon::node_view::{NodeSample, NodeView};
+use crate::daemon::node_view::{NodeSample, NodeView, is_in_force};
 
 mod live;
 mod view;
@@ -211,7 +211,7 @@ impl Frame<'_> {
         Ok(text)
     }
 
-    /// Every threshold in force, with what is available.
+    /// Every threshold that is in force as it is configured, with what is available.
     fn signals(&self) -> Vec<SignalJson> {
         // As the agent: containerfs has no thresholds of its own.
         let layout = self.view.layout();
@@ -222,7 +222,9 @@ impl Frame<'_> {
             let trend = self.trends.signals.get(&threshold.signal);
             SignalJson::new(threshold, observation, trend)
         };
-        thresholds.iter().map(signal).collect()
+        let observations = &self.node.observations;
+        let in_force = thresholds.iter().filter(|t| is_in_force(t, observations));
+        in_force.map(signal).collect()
     }
 
     /// The pods in the order in which this signal evicts them. Only the agent knows what pods use of disks.

@@ -24,7 +24,7 @@ pub enum RunError {
     #[error("{field}: {value}: is not below the capacity of {capacity} bytes")]
     AboveCapacity {
         /// The field.
-        field: &'static str,
+        field: String,
         /// The amount, in bytes.
         value: u64,
         /// The capacity, in bytes.

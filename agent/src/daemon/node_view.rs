@@ -7,7 +7,9 @@ use std::{
 };
 
 use evictd_config::{Config, pod_manifest};
-use evictd_engine::{Layout, Observations, Pod, PodUsage, Signal, Threshold, Usages};
+use evictd_engine::{
+    Layout, Observations, Pod, PodUsage, Signal, Threshold, Usages, units::signed,
+};
 use evictd_kube::{cache::ClusterSnapshot, pod_store::PodStore};
 use evictd_manager::{SignalSources, observe_memory};
 use evictd_node::{
@@ -67,6 +69,14 @@ impl NodeSample {
             false => &self.soft,
         }
     }
+}
+
+/// Whether a threshold is in force as it is configured: not one that the limit of the pods' cgroup cannot keep, which is
+/// cut.
+pub fn is_in_force(threshold: &Threshold, observations: &Observations) -> bool {
+    let is_of_pods = threshold.signal == Signal::AllocatableMemoryAvailable && threshold.is_hard();
+    let limit = observations.get(threshold.signal).filter(|_| is_of_pods);
+    limit.is_none_or(|pods| signed(threshold.amount(pods.capacity)) < pods.capacity)
 }
 
 impl NodeView {

@@ -12,7 +12,7 @@ use super::{Agent, LAST_WORK, pods::PodSource};
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
 /// Part of that time during which the loops go on while an API server or a disk does not answer.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Interval at which the agent looks whether all is reported.
+/// Interval at which the agent polls whether all is reported.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which the last records of the loops are awaited before they are reported.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ pub(super) struct Shutdown {
     stop: Instant,
     /// Deadline of the shutdown.
     pub by: Instant,
-    /// Time at which the agent looks next whether the loops may stop.
+    /// Time at which the agent polls next whether the loops may stop.
     pub next_poll: Instant,
 }
 

@@ -149,7 +149,6 @@ enum Limited {
 /// A pod that uses page cache takes nothing from its neighbours that the kernel could not give back. A hog beside it is evicted
 /// all the same.
 fn only_the_hog_dies(way: &str) {
-    skip_if!(no_room());
     for limited in [Limited::Pods, Limited::Node] {
         let mut scene = Scene::new(&format!("pace-{way}"), 512, limited);
         let _agent = scene.files.start(&[]);
@@ -174,10 +173,10 @@ fn only_the_hog_dies(way: &str) {
 
 scenes! {
     // R2, R40
-    fn writers_kill_no_pod() => only_the_hog_dies("write");
-    fn readers_kill_no_pod() => only_the_hog_dies("read");
-    fn mappers_kill_no_pod() => only_the_hog_dies("map");
-    fn makers_of_many_files_kill_no_pod() => only_the_hog_dies("files");
+    fn writers_kill_no_pod() unless no_room() => only_the_hog_dies("write");
+    fn readers_kill_no_pod() unless no_room() => only_the_hog_dies("read");
+    fn mappers_kill_no_pod() unless no_room() => only_the_hog_dies("map");
+    fn makers_of_many_files_kill_no_pod() unless no_room() => only_the_hog_dies("files");
 }
 
 /// Bytes of the machine that are left by the kubelet's count.
@@ -365,7 +364,6 @@ impl Drop for Swap {
 
 /// A pod grows on a machine with swap, of which the pods may use as much.
 fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
-    skip_if!(no_room());
     // Swap is the machine's.
     skip_if!(not_in_guest());
     let mut scene = Scene::new("pace-swap", 512, Limited::Node);
@@ -388,9 +386,9 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
 
 scenes! {
     /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
-    fn a_growth_that_swap_takes_in_is_not_urgent() => grows_beside_swap("max", "10", false);
+    fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap("max", "10", false);
     /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
-    fn swap_that_no_pod_may_use_is_no_room() => grows_beside_swap("0", "40", true);
+    fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap("0", "40", true);
 }
 
 /// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
@@ -441,7 +439,6 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
 /// Pods of a lower priority come first, of so many MiB `each`. The first of them goes; those that may follow have not enough between
 /// them to last until the kubelet looks again, and the hogs would have to go all the same.
 fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, node_rate: Option<Value>) {
-    skip_if!(not_root());
     let names = |of, count| Vec::from_iter((0..count).map(|number| format!("{of}-{number:02}")));
     let (small, hogs) = (names("small", 12), names("hog", hogs));
     let pod = |name: &String| json!({ "name": name, "cgroup": name });
@@ -472,15 +469,15 @@ fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, node_rate: Op
 }
 
 scenes! {
-    fn a_hog_of_a_high_priority_takes_one_pod_with_it() => hogs_take_one_pod_with_them(1, "300", 6, None);
+    fn a_hog_of_a_high_priority_takes_one_pod_with_it() unless not_root() => hogs_take_one_pod_with_them(1, "300", 6, None);
     /// None of them has half of the growth.
-    fn three_hogs_of_a_high_priority_take_one_pod_with_them() => hogs_take_one_pod_with_them(3, "100", 6, None);
+    fn three_hogs_of_a_high_priority_take_one_pod_with_them() unless not_root() => hogs_take_one_pod_with_them(3, "100", 6, None);
     /// All of them could carry the growth, and the eviction rate allows two more: one is kept for the hog.
-    fn an_eviction_rate_is_not_used_up_before_the_hog() => hogs_take_one_pod_with_them(
+    fn an_eviction_rate_is_not_used_up_before_the_hog() unless not_root() => hogs_take_one_pod_with_them(
         1, "20", 20, Some(json!({ "evictions": 3, "period": "5m" })));
     /// The first hog uses up the rate, which holds back all pods but the other two.
     // R11, R38
-    fn an_eviction_rate_does_not_hold_back_the_hogs() => hogs_take_one_pod_with_them(
+    fn an_eviction_rate_does_not_hold_back_the_hogs() unless not_root() => hogs_take_one_pod_with_them(
         3, "100", 6, Some(json!({ "evictions": 1, "period": "5m", "exemptGrowers": true })));
 }
 

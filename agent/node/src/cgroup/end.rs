@@ -117,6 +117,11 @@ pub fn ask_to_end(path: &Path, grace: Duration) -> Result<bool, KillError> {
         let pod = match CgroupKiller::open(path) {
             Ok(pod) => pod,
             Err(e) if is_gone(&e.source) => return Ok(true),
+            // Others close theirs in time.
+            Err(e) if is_lacking(&e.source) && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
             Err(e) => return Err(e.into()),
         };
         if !std::mem::replace(&mut asked, true) {

@@ -1,20 +1,16 @@
 //! Sees to it that victims are dead. SIGKILL goes through files that were open before; processes that were forked
-//! meanwhile, in cgroups that were not there yet, are killed here.
+//! meanwhile, in cgroups that were not there yet, are killed here. Without a kubelet, pods that were requested to end get
+//! their time here as well ([`GracefulEnd`]).
 
 use std::{
-    fs::{self, File},
     io,
-    os::{
-        fd::AsRawFd as _,
-        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    },
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use evictd_node::{
@@ -22,7 +18,8 @@ use evictd_node::{
     pods::table::PodEntry,
 };
 use evictd_sys::{clock::monotonic_ns, fs::PathError, thread::wait_for_end};
-use jiff::Timestamp;
+
+use super::volumes::clear;
 
 /// Victims that may wait to be looked at; a fast path that evicts all pods of a large node does not fill it.
 const WAITING: usize = 1024;
@@ -30,8 +27,6 @@ const WAITING: usize = 1024;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long a killed pod's processes may take to end before the pod is reported; some wait for a disk.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Depth up to which changed directories are emptied: each level takes a descriptor.
-const MAX_DEPTH: usize = 64;
 
 /// A pod that got SIGKILL.
 pub struct KilledPod {
@@ -101,7 +96,7 @@ impl EnsureDead {
         hand_over(&self.victims, victim);
     }
 
-    /// What ends pods that were asked to go.
+    /// The handle with which threads end pods after a soft eviction.
     pub fn graceful_end(&self) -> GracefulEnd {
         GracefulEnd {
             victims: Arc::downgrade(&self.victims),
@@ -188,8 +183,7 @@ fn overdue(victim: &KilledPod, refusal: Option<&PathError>) -> bool {
     !victim.left.is_empty()
 }
 
-/// What ends pods that were asked to go.
-#[derive(Clone)]
+/// Ends pods after a soft eviction, where no kubelet does.
 pub struct GracefulEnd {
     /// Whatever has not ended is handed over, unless the agent ends.
     victims: Weak<SyncSender<KilledPod>>,
@@ -207,6 +201,7 @@ impl GracefulEnd {
         on_end: impl FnOnce(),
     ) -> bool {
         let (path, pod) = (entry.killer.path(), &entry.pod);
+        let end = Instant::now() + grace;
         let ended = match ask_to_end(path, grace) {
             Ok(false) if self.shadow.load(Ordering::Relaxed) => {
                 tracing::warn!(%pod, "shadow mode: a pod that was asked to go is not killed at the end of its time");
@@ -222,6 +217,8 @@ impl GracefulEnd {
             }
             Err(error) => {
                 tracing::error!(%pod, %error, "a pod that was asked to go is not gone");
+                // A cgroup that cannot be opened takes no time from the pod.
+                std::thread::sleep(end.saturating_duration_since(Instant::now()));
                 if let Some(victims) = self.victims.upgrade() {
                     let (entry, signalled) = (Arc::clone(entry), monotonic_ns());
                     let victim = KilledPod {
@@ -237,67 +234,9 @@ impl GracefulEnd {
     }
 }
 
-/// Empties directories; they themselves stay, for the next pod. Files that have changed since `until` stay as well, and
-/// directories that were made since.
-pub fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
-    for directory in directories {
-        let emptied = open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
-        if let Err(error) = emptied {
-            tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
-        }
-    }
-}
-
-/// Empties a directory; what cannot be removed does not keep the rest. The directory is read by its descriptor: a
-/// process that puts a link in its place leads nowhere else.
-fn empty(directory: &File, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
-    let mut result = Ok(());
-    for entry in fs::read_dir(opened(directory))? {
-        let removed = entry.and_then(|entry| remove(&entry, until, depth));
-        result = result.and(removed);
-    }
-    result
-}
-
-/// Opens a directory; not what a link leads to, which the scan of disks does not count either.
-fn open(directory: &Path) -> io::Result<File> {
-    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let mut options = fs::OpenOptions::new();
-    options.read(true).custom_flags(flags).open(directory)
-}
-
-/// The path of an open directory.
-fn opened(directory: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
-}
-
-fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
-    let (path, metadata) = (entry.path(), entry.metadata()?);
-    let until = until.filter(|until| metadata.ctime() > until.as_second());
-    match (metadata.is_dir(), until) {
-        // Follows no link, neither there nor below.
-        (true, None) => fs::remove_dir_all(path),
-        (false, None) => fs::remove_file(path),
-        // A removal that was interrupted has changed it.
-        (true, Some(until)) if depth > 0 => {
-            let directory = open(&path)?;
-            empty(&directory, Some(until), depth - 1)?;
-            // By its birth time, which not every filesystem has.
-            let is_old = metadata
-                .created()
-                .is_ok_and(|at| at <= SystemTime::from(until));
-            match is_old && fs::read_dir(opened(&directory))?.next().is_none() {
-                true => fs::remove_dir(path),
-                false => Ok(()),
-            }
-        }
-        (_, Some(_)) => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, sync::mpsc::channel};
+    use std::{cell::Cell, fs, sync::mpsc::channel};
 
     use evictd_engine::{Pod, model::settings::Mode};
 
@@ -337,7 +276,7 @@ mod tests {
     /// A pod that was killed, and one that was asked to go.
     #[test]
     fn volumes_of_a_pod_whose_end_is_refused_are_emptied_when_it_is_dead() {
-        for is_asked in [false, true] {
+        for grace in [None, Some(Duration::ZERO), Some(Duration::from_secs(1))] {
             let dir = tempfile::tempdir().unwrap();
             let (pod, volume) = (dir.path().join("pod"), dir.path().join("volume"));
             fs::create_dir(&pod).unwrap();
@@ -352,9 +291,10 @@ mod tests {
             let (clear, cleared) = channel();
             let ensure_dead = EnsureDead::start(move |left| clear.send(left).unwrap()).unwrap();
             let (left, signalled) = (vec![volume.clone()], 1);
-            if is_asked {
-                let end = ensure_dead.graceful_end();
-                assert!(end.run(&entry, Duration::ZERO, left, || panic!("it has not ended")));
+            if let Some(grace) = grace {
+                let (end, begin) = (ensure_dead.graceful_end(), Instant::now());
+                assert!(end.run(&entry, grace, left, || panic!("it has not ended")));
+                assert!(begin.elapsed() >= grace, "its time was taken from it");
             } else {
                 ensure_dead.look_at(KilledPod {
                     entry,
@@ -367,58 +307,5 @@ mod tests {
             let cleared = cleared.recv_timeout(Duration::from_secs(20));
             assert_eq!(cleared.unwrap(), [volume]);
         }
-    }
-
-    /// By an agent that ended meanwhile, or by a disk that refused.
-    #[test]
-    fn a_removal_that_was_interrupted_goes_on_and_leaves_what_is_new() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        for name in ["left", "used"] {
-            fs::create_dir(path(name)).unwrap();
-            for file in ["removed", "old"] {
-                fs::write(path(name).join(file), "").unwrap();
-            }
-        }
-        let until = Timestamp::now();
-        // Times are compared by seconds.
-        std::thread::sleep(Duration::from_millis(1100));
-        fs::remove_file(path("left/removed")).unwrap();
-        fs::write(path("used/new"), "").unwrap();
-        fs::create_dir(path("empty")).unwrap();
-        clear(&[dir.path().to_owned()], Some(until));
-        let is_there = |name| path(name).exists();
-        assert!(!is_there("left") && !is_there("used/old"));
-        assert!(is_there("used/new") && is_there("empty"));
-    }
-
-    /// As a process of the pod may put it there.
-    #[test]
-    fn a_link_leads_the_removal_nowhere_else() {
-        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        fs::write(elsewhere.path().join("file"), "").unwrap();
-        let path = dir.path().join("sub");
-        fs::create_dir(&path).unwrap();
-        let until = Timestamp::now() - Duration::from_secs(2);
-        let opened = File::open(dir.path()).unwrap();
-        let entry = fs::read_dir(super::opened(&opened))
-            .unwrap()
-            .next()
-            .unwrap()
-            .unwrap();
-        assert!(entry.metadata().unwrap().is_dir());
-        fs::remove_dir(&path).unwrap();
-        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
-        for until in [Some(until), None] {
-            let _ = remove(&entry, until, MAX_DEPTH);
-        }
-        clear(&[dir.path().to_owned()], None);
-        assert!(elsewhere.path().join("file").exists());
-        // The emptyDir itself is a link.
-        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
-        for until in [Some(Timestamp::now()), None] {
-            clear(std::slice::from_ref(&path), until);
-        }
-        assert!(elsewhere.path().join("file").exists());
     }
 }

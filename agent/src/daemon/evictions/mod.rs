@@ -20,6 +20,7 @@ mod eviction_log;
 mod incidents;
 mod message;
 pub mod restore;
+mod volumes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,9 +40,10 @@ use super::{Agent, TICK, oom::Ending, pods::PodSource};
 use ensure_dead::KilledPod;
 use eviction_log::log_request;
 
-pub use ensure_dead::{EnsureDead, clear};
+pub use ensure_dead::EnsureDead;
 pub use eviction_log::EvictionLog;
 pub use message::MessageBuilder;
+pub use volumes::clear;
 
 impl Agent {
     pub(super) fn handle_fastpath_events(&mut self) {

@@ -13,7 +13,10 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
-use super::ensure_dead::{EnsureDead, KilledPod, clear};
+use super::{
+    clear,
+    ensure_dead::{EnsureDead, KilledPod},
+};
 
 /// Charges the limits with the earlier evictions, before any pod is judged. A limit that comes later counts what the
 /// journal has by then.

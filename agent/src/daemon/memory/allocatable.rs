@@ -102,7 +102,8 @@ impl Allocatable {
             (Some(limit), _) => {
                 let configured = thresholds(&self.config, SIGNAL, limit);
                 let cut = configured.above(limit);
-                let refusal = cut.map(|(amount, value)| above_capacity(amount, value, limit));
+                let refusal =
+                    cut.map(|(amount, value)| above_capacity(amount, SIGNAL, value, limit));
                 let refusal = refusal.map(|error| NotInForce::Cut(error.to_string()));
                 (limit, configured.within(limit), refusal)
             }
@@ -157,7 +158,7 @@ impl Allocatable {
         self.known.is_none()
     }
 
-    /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available
+    /// Other thresholds from now on; the next update hands the scope over anew, if that changes what must stay available
     /// in it.
     pub fn reconfigure(&mut self, config: &Config) {
         self.config = config.clone();

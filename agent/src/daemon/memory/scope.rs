@@ -106,12 +106,12 @@ pub fn warn_no_hard_threshold(thresholds: &[Threshold]) {
     }
 }
 
-/// The error of an amount that no node of this capacity can keep, with the field that has it.
-pub fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
+/// The error of an amount of a signal that no scope of this capacity can keep, with the field that has it.
+pub fn above_capacity(amount: Amount, signal: Signal, value: u64, capacity: u64) -> RunError {
     let field = match amount {
-        Amount::Threshold => "evictionHard[memory.available]",
-        Amount::Resolved => "evictionMinimumReclaim[memory.available]",
-        Amount::Floor => "kernelFloor.memory.available",
+        Amount::Threshold => format!("evictionHard[{signal}]"),
+        Amount::Resolved => format!("evictionMinimumReclaim[{signal}]"),
+        Amount::Floor => "kernelFloor.memory.available".to_owned(),
     };
     RunError::AboveCapacity {
         field,
@@ -127,7 +127,7 @@ impl From<ScopeError> for RunError {
                 amount,
                 value,
                 capacity,
-            } => above_capacity(amount, value, capacity),
+            } => above_capacity(amount, Signal::MemoryAvailable, value, capacity),
             error => Self::Scope(error),
         }
     }

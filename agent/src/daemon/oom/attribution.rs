@@ -54,7 +54,7 @@ pub struct OomCounters {
 pub enum Ending {
     /// By SIGKILL, sent here: what dies of it is no kill of the OOM killer.
     Killed,
-    /// By the API server, the kubelet or SIGTERM, so that it may go on for a while; or not at all, as SIGKILL was refused.
+    /// By the API server, the kubelet or SIGTERM, so that it may go on for a while; or not at all: SIGKILL was refused.
     Asked,
     /// Not at all: it was only decided, in shadow mode.
     Shadow,

@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_without_a_cgroup_counts_at_the_second_look() {
+    fn a_pod_without_a_cgroup_counts_at_the_second_update() {
         let mut without = WithoutCgroup::default();
         let mut update = |uids: &[&str]| {
             let missing = uids.iter().map(|uid| ((*uid).to_owned(), String::new()));

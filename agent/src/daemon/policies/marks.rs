@@ -19,8 +19,8 @@ const PAUSE: &str = "pause";
 /// removes it when that is written.
 const STATUS_REQUEST: &str = "policies.asked";
 
-/// The mark files, as of the last look. The thread that waits for that disk looks for
-/// them: even a stat hangs on a disk that does not answer, and what was known before holds meanwhile.
+/// The mark files, as of the last check. The journal's thread checks for them: even a stat hangs on a disk that does not
+/// answer, and what was known before holds meanwhile.
 #[derive(Debug)]
 pub(super) struct MarkFiles {
     pause: PathBuf,
@@ -60,7 +60,7 @@ impl MarkFiles {
             drop(running);
             marks.checked.notify_one();
         };
-        // Without a place the next tick looks.
+        // Without a place the next tick checks.
         let _ = disk.write_file(check);
     }
 

@@ -119,9 +119,9 @@ impl ConfigSource {
             || self.refused.as_ref().is_some_and(|(_, unread)| *unread)
     }
 
-    /// Looks at the files when it is called, and reads them when they have changed and are the same as at the look
-    /// before: they may be half written. Where one could not be read, it tries again at each look. `asked`: reads them
-    /// in any case. Their disk may not answer.
+    /// Reads the files' stamps when it is called, and the files when these have changed and are the same as at the call
+    /// before: they may be half written. Where one could not be read, it tries again at each call. `requested`: reads
+    /// them in any case. Their disk may not answer.
     pub(super) fn reader(
         &self,
         known: &Config,
@@ -156,7 +156,7 @@ impl ConfigSource {
         }
     }
 
-    /// The new configuration, where the look has read it; nothing where another attempt has found the same.
+    /// The new configuration, where the reader has read it; nothing where another attempt has found the same.
     pub(super) fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
         let Some(read) = found.read else {
             self.changing = (found.stamps != self.stamps).then_some(found.stamps);

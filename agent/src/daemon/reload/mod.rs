@@ -1,5 +1,5 @@
-//! A changed configuration is put in force while the agent runs. What is known of pressure, victims and conditions
-//! stays.
+//! The configuration while the agent runs: its files are followed (`config_source`), and a change is put in force. What is
+//! known of pressure, victims and conditions stays.
 
 mod config_source;
 
@@ -115,7 +115,12 @@ impl Agent {
         let capacity = self.memory.node.capacity();
         let amounts = thresholds(&new, Signal::MemoryAvailable, capacity);
         if let Some((amount, value)) = amounts.above(capacity) {
-            return Err(above_capacity(amount, value, capacity));
+            return Err(above_capacity(
+                amount,
+                Signal::MemoryAvailable,
+                value,
+                capacity,
+            ));
         }
         warn_no_hard_threshold(&new.eviction.thresholds);
         warn_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
