@@ -621,6 +621,7 @@ fn wrong_values_are_refused_by_name() {
         {health: {address: node}} | address
         {health: {port: 9393}} | health.port: 9393 is metrics.port too
         {config: {evictionRates: {node: {evictions: 99, period: 5m}}}} | evictions
+        {config: {evictionRates: {owner: {evictions: 1, period: 5m, exemptGrowers: true}}}} | exemptGrowers
         {gateSecrets: {secretName: a/b}} | secretName
         {serviceAccount: {create: false}} | name
         {metrics: {enabled: false, prometheusRule: {enabled: true}}} | metrics.prometheusRule.enabled needs metrics.enabled
