@@ -5,6 +5,7 @@
 
 use crate::{
     growth::{Grown, Growth, Sample},
+    shortage::STATISTICS_ERROR,
     units::SECOND,
 };
 
@@ -46,11 +47,12 @@ struct Watched {
 }
 
 impl Growers {
-    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump).
+    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump). Of more than 64 CPUs seldom
+    /// all charge for one cgroup, and what is growth of the scope has to be growth of a pod.
     pub fn of(cgroups: usize, jump: u64) -> Self {
         Self {
             watched: vec![Watched::default(); cgroups].into(),
-            jump,
+            jump: jump.min(STATISTICS_ERROR),
         }
     }
 
@@ -146,7 +148,7 @@ mod tests {
     #[test]
     fn what_cpus_charge_in_advance_is_no_growth() {
         let batch = 64 * 4096;
-        for (cpus, seen) in [(64, vec![]), (1, vec![(7, 15_750)])] {
+        for (cpus, seen) in [(64, vec![]), (256, vec![]), (1, vec![(7, 15_750)])] {
             let mut growers = Growers::of(WATCHED, counter_jump(cpus * batch));
             growers.note(7, 1, 100 * MIB);
             growers.note(7, 1 + MS, 100 * MIB + 64 * 63 * 4096);

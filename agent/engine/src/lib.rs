@@ -2,9 +2,9 @@
 //! seen, and the time.
 //!
 //! In the order of reading: [`model`] has the values; [`accounting`] what of them is available, [`shortage`] what is
-//! lacking, [`growth`] how fast it goes, [`pace`] whether a pod may go now. `ranking`, `select` and [`round`] say which one. The planner puts that
-//! together for all signals; [`limiter`] and [`permit`] are what policies allow, [`eviction_state`] what has happened to
-//! a pod.
+//! lacking, [`growth`] how fast it goes, [`pace`] whether a pod may go now. `ranking`, `select` and [`round`] say which
+//! one. The planner puts that together for all signals; [`limiter`] and [`permit`] are what policies allow,
+//! [`eviction_state`] what has happened to a pod.
 
 pub mod accounting;
 pub mod counter_history;

@@ -226,6 +226,9 @@ impl Round {
                     candidates.for_each(Candidate::take_back);
                     continue;
                 }
+                if is_beyond_rate && left == self.most {
+                    return Outcome::NoCandidates;
+                }
                 if passed_over {
                     return Outcome::Done;
                 }

@@ -132,7 +132,8 @@ pub enum FastPathEvent {
         /// Shadow mode: no pod is evicted.
         shadow: bool,
     },
-    /// The threshold is met and no pod may be evicted; reported once per pressure, and again when something else holds pods back.
+    /// The threshold is met and no pod may be evicted; reported once per pressure, and again when something else holds
+    /// pods back.
     NoCandidates {
         /// Signal of the threshold.
         signal: Signal,

@@ -25,7 +25,7 @@ pub const EARLIER: u64 = 0;
 pub struct RestoredVictim {
     /// The pod.
     pub pod: Arc<PodEntry>,
-    /// Time at which the pod was first signalled, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the SIGKILL of its last eviction, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
     /// Whether the victim was found to be stuck, and that was reported.
     pub is_stuck: bool,

@@ -382,20 +382,21 @@ impl MemoryMonitor {
     /// Reports why no pod goes, once per pressure and again where another part of the agent holds pods back by now.
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let now = monotonic_ns();
-        let held = BlockedBy {
+        let mut held = BlockedBy {
             paused: self.limiter.is_paused(),
             urgent_only: !self.limiter.allows_paced(now),
-            denied: self.denied(),
+            denied: 0,
             in_vain,
         };
-        let is_dying = self.dying(now) > 0;
+        let is_known = |reported: BlockedBy| reported.holder() == held.holder();
+        let reported = self.scopes.get(index).and_then(|w| w.reported_block);
+        if reported.is_some_and(is_known) || self.dying(now) > 0 {
+            return;
+        }
+        held.denied = self.denied();
         let Some(watched) = self.scopes.get_mut(index) else {
             return;
         };
-        let is_known = |reported: BlockedBy| reported.holder() == held.holder();
-        if is_dying || watched.reported_block.is_some_and(is_known) {
-            return;
-        }
         watched.reported_block = Some(held);
         self.events.send(FastPathEvent::NoCandidates {
             signal: watched.scope.signal(),

@@ -154,17 +154,21 @@ impl PodTableBuilder {
         let mut look_at: BTreeSet<PathBuf> = retold.map(|(path, _)| path.clone()).collect();
         look_at.extend(self.opener.failed().cloned());
         look_at.extend(directories.iter().cloned());
+        let mut gone = Vec::new();
         for path in look_at {
-            let held = self.held.remove(&path);
             match cgroup_name::parse(&path) {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
+                    let held = self.held.remove(&path);
                     let cgroup = PodCgroup { name, path };
                     visited.add(self.visit(cgroup, held, &known));
                 }
-                // Gone, or no pod of this scope.
-                _ => visited.changed |= held.is_some(),
+                // Gone, or no pod of this scope. A pod that has moved to another directory takes its state from here.
+                _ => gone.push(path),
             }
+        }
+        for path in gone {
+            visited.changed |= self.held.remove(&path).is_some();
         }
         self.opener.retain(Path::exists);
         self.answer(visited)

@@ -133,6 +133,8 @@ impl State {
         if let Some(last) = last.filter(|e| e.is_same_boot)
             && let Ok(at) = u64::try_from(last.at)
             && !managed.is_younger_than(at)
+            // This agent may have evicted it since.
+            && managed.eviction_state().evicted_at() < at
         {
             managed.eviction_state().mark_evicted(at);
             managed.eviction_state().set_asked(last.is_asked);

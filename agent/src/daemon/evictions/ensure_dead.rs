@@ -202,11 +202,19 @@ impl GracefulEnd {
     ) -> bool {
         let (path, pod) = (entry.killer.path(), &entry.pod);
         let end = Instant::now() + grace;
-        let ended = match ask_to_end(path, grace) {
-            Ok(false) if self.shadow.load(Ordering::Relaxed) => {
+        let lives = || {
+            let in_shadow = self.shadow.load(Ordering::Relaxed);
+            if in_shadow {
                 tracing::warn!(%pod, "shadow mode: a pod that was asked to go is not killed at the end of its time");
-                return false;
             }
+            in_shadow
+        };
+        // This thread may have waited for others.
+        if lives() {
+            return false;
+        }
+        let ended = match ask_to_end(path, grace) {
+            Ok(false) if lives() => return false,
             Ok(false) => kill_until_empty(path, KILL_TIMEOUT),
             asked => asked.map(drop),
         };
