@@ -15,8 +15,8 @@ pub struct PolicyConfig {
     pub files: Vec<PathBuf>,
     /// `evictionRates.node`: the most evictions of this node's pods in a period.
     pub node_rate: Option<Rate>,
-    /// `evictionRates.node.exemptGrowers`: where that rate is used up, urgent evictions of the pods that make the growth
-    /// go on.
+    /// `evictionRates.node.exemptGrowers`: where that rate is used up, urgent evictions of the pods that make the
+    /// growth go on.
     pub exempt_growers: bool,
     /// `evictionRates.owner`: the most evictions of one owner's pods in a period.
     pub owner_rate: Option<Rate>,

@@ -47,8 +47,8 @@ struct Watched {
 }
 
 impl Growers {
-    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump). Of more than 64 CPUs seldom
-    /// all charge for one cgroup, and what is growth of the scope has to be growth of a pod.
+    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump). Of more than 64 CPUs
+    /// seldom all charge for one cgroup, and what is growth of the scope has to be growth of a pod.
     pub fn of(cgroups: usize, jump: u64) -> Self {
         Self {
             watched: vec![Watched::default(); cgroups].into(),
@@ -85,8 +85,8 @@ impl Growers {
         watched.map_or(0, |watched| watched.growth.fastest(self.jump))
     }
 
-    /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over the last quarter of a second.
-    /// Where it has met its `limit` since then the OOM killer ends it, and what it gives back has grown before.
+    /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over the last quarter of a
+    /// second. Where it has met its `limit` since then the OOM killer ends it, and what it gives back has grown before.
     pub fn steady_growth_of(&self, id: u64, now: u64, since: u64, limit: u64) -> (u64, u64) {
         let growth = self.find(id, now, FORGET_NS).map(|watched| watched.growth);
         let growth = growth.unwrap_or_default();

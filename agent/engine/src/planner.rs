@@ -330,8 +330,8 @@ impl Planner {
             return None;
         }
         let growing = growing.as_ref();
-        let grower = || self.choose_grower(node.beyond_rate()?, threshold, growing?);
-        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing) {
+        let grower = || self.choose(node.beyond_rate()?, threshold, Some(growing?), true);
+        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, false) {
             Some(chosen) => (chosen, false),
             None => (grower()?, true),
         };
@@ -561,39 +561,14 @@ impl Planner {
         Some(self.eviction_of(node, threshold, first.pod))
     }
 
-    /// Chooses a pod for one threshold. The order is that of the ranking, the choice that of the fast path; before the
-    /// pods that make a growth none is evicted in vain.
+    /// Chooses a pod for one threshold, with `only_growers` one of those that make the growth. The order is that of the
+    /// ranking, the choice that of the fast path; before the pods that make a growth none is evicted in vain.
     fn choose(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
         growing: Option<&Growing<'_>>,
-    ) -> Option<EvictionDecision> {
-        let pass_over = |candidates: &mut [Candidate], rules, growth: UrgentGrowth<'_>| {
-            pass_over_in_vain(candidates, rules, growth, |_, usage| usage);
-        };
-        self.choose_among(node, threshold, growing, pass_over)
-    }
-
-    /// Chooses one of the pods that make a growth.
-    fn choose_grower(
-        &self,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-        growing: &Growing<'_>,
-    ) -> Option<EvictionDecision> {
-        let pass_over = |candidates: &mut [Candidate], rules, growth: UrgentGrowth<'_>| {
-            pass_over_all_but_growers(candidates, rules, growth);
-        };
-        self.choose_among(node, threshold, Some(growing), pass_over)
-    }
-
-    fn choose_among(
-        &self,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-        growing: Option<&Growing<'_>>,
-        pass_over: impl Fn(&mut [Candidate], SelectionCriteria, UrgentGrowth<'_>),
+        only_growers: bool,
     ) -> Option<EvictionDecision> {
         let resource = threshold.signal.resource();
         let ranked = self.ranked(node, threshold.signal);
@@ -620,7 +595,10 @@ impl Planner {
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
             };
-            pass_over(&mut candidates, rules, growth);
+            match only_growers {
+                true => pass_over_all_but_growers(&mut candidates, rules, growth),
+                false => pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage),
+            };
         }
         let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
         Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
