@@ -53,10 +53,22 @@ pub fn make_fifo(thread: u32, priority: i32) -> io::Result<()> {
 
 /// A number about a thread of this process: a field of proc(5)'s stat, behind the third.
 pub fn stat(thread: i32, field: usize) -> Option<u64> {
+    text_of(thread, field)?.parse().ok()
+}
+
+/// Whether a thread of this process waits for something else than a CPU.
+pub fn is_asleep(thread: i32) -> bool {
+    text_of(thread, 3).is_some_and(|state| state == "S")
+}
+
+fn text_of(thread: i32, field: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     // The name before that may hold anything. What follows begins with the state, which is field 3.
     let fields = stat.rsplit(") ").next()?;
-    fields.split(' ').nth(field.checked_sub(3)?)?.parse().ok()
+    fields
+        .split(' ')
+        .nth(field.checked_sub(3)?)
+        .map(str::to_owned)
 }
 
 /// The CPU that a thread of this process runs on, or ran on last.

@@ -56,7 +56,12 @@ fn stands_in(hook: MemoryHook) {
         cpus::tie(0, &[free]).unwrap();
         let mut hog = stage.hog(free);
         cpus::tie(fastpath, &[taken]).unwrap();
-        let obstacle = Obstacle::on(taken).unwrap();
+        // Where it was preempted in the middle of a look it has the monitor, and no other thread can decide.
+        let obstacle = wait_for(SOON, || {
+            let obstacle = Obstacle::on(taken).unwrap();
+            cpus::is_asleep(watched.tid()).then_some(obstacle)
+        });
+        let obstacle = obstacle.expect("a fast path that sleeps");
         hog.go().unwrap();
         let evicted = watched.evicted(SOON);
         let (late, came) = (cpus::of(watched.tid()), cpus::of(standby));
