@@ -21,7 +21,7 @@ use evictd_node::{
         oom::OomReader,
     },
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::daemon::{CGROUP_MOUNT, node_scope};
 
@@ -75,13 +75,21 @@ pub struct Refused {
 pub struct SignalHook {
     /// The signal, under the kubelet's name, or `pods` for the cgroups that come and go.
     pub signal: &'static str,
-    /// The hook that is used; `None` when the signal cannot be watched.
+    /// The hook that is used; `None` when the signal cannot be watched. Shown under its former name too.
+    #[serde(flatten, serialize_with = "with_former_name")]
     pub hook: Option<String>,
     /// Details of the hook, such as a filesystem's type and directory, or why there is no hook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Better hooks and why they are refused.
     pub refused: Vec<Refused>,
+}
+
+fn with_former_name<S: Serializer>(hook: &Option<String>, to: S) -> Result<S::Ok, S::Error> {
+    let mut fields = to.serialize_map(Some(2))?;
+    fields.serialize_entry("hook", hook)?;
+    fields.serialize_entry("rung", hook)?;
+    fields.end()
 }
 
 /// All that was found.

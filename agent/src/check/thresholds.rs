@@ -4,7 +4,8 @@
 use evictd_config::{Config, Origins};
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
-    model::settings::EvictionConfig, units::signed,
+    model::settings::{EvictionConfig, Mode},
+    units::signed,
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -28,7 +29,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let observations = &sample.observations;
     thresholds.retain(|threshold| is_in_force(threshold, observations));
     let hard = hard(&config.eviction.thresholds, &config.origins, observations);
-    let findings = [hard, met_now(&thresholds, &sample)].into_iter();
+    let findings = [hard, met_now(&thresholds, config.mode, &sample)].into_iter();
     let floors = Signal::MEMORY
         .into_iter()
         .filter_map(|signal| kernel_floor(config, observations, signal));
@@ -100,7 +101,7 @@ fn kernel_floor(config: &Config, observations: &Observations, signal: Signal) ->
     Some(Finding::new("kernel floor", State::Degraded, detail))
 }
 
-fn met_now(thresholds: &[Threshold], sample: &NodeSample) -> Finding {
+fn met_now(thresholds: &[Threshold], mode: Mode, sample: &NodeSample) -> Finding {
     const TOPIC: &str = MET_NOW;
     let met = thresholds.iter().filter_map(|threshold| {
         let observations = sample.observations_for(threshold);
@@ -111,13 +112,17 @@ fn met_now(thresholds: &[Threshold], sample: &NodeSample) -> Finding {
         })
     });
     let met: Vec<String> = met.collect();
+    let waiting = match mode {
+        Mode::Evictd => "memory and process ids",
+        Mode::Kubelet => "memory",
+    };
     match met[..] {
         [] => Finding::new(TOPIC, State::Ok, "none is met"),
         _ => Finding::new(
             TOPIC,
             State::Degraded,
             format!(
-                "met already: {}: pods go for it as soon as this configuration is in force, for memory and process ids \
+                "met already: {}: pods go for it as soon as this configuration is in force, for {waiting} \
                 after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
                 met.join(", ")
             ),

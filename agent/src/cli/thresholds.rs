@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use evictd_config::{Config, Origin, Origins};
-use evictd_engine::{Threshold, ThresholdValue};
+use evictd_engine::{Threshold, ThresholdValue, model::settings::Mode};
 use serde::Serialize;
 
 use super::{
@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
                 .map(|threshold| ThresholdJson::new(threshold, &origins))
                 .collect::<Vec<_>>(),
         ),
-        OutputFormat::Table => Ok(table(&thresholds, &origins)),
+        OutputFormat::Table => Ok(table(&thresholds, &origins) + pace(config.mode)),
     }
 }
 
@@ -114,15 +114,29 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
             origins.explain(threshold),
         ]);
     }
-    table.render() + PACE
+    table.render()
 }
 
 /// Explanation of when pods go, for people: programs know what they want.
+fn pace(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Evictd => PACE,
+        Mode::Kubelet => KUBELET_PACE,
+    }
+}
+
 const PACE: &str = "
 A met hard threshold evicts one pod, and the next one ten seconds later. That of memory or of process ids must have been met for ten seconds.
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
 Then pods are evicted at once: as many as are needed to last until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.
+A threshold that is met as it comes into force is logged and evicts in the same way.
+";
+const KUBELET_PACE: &str = "
+A hard threshold of memory evicts one pod when it has been met for ten seconds, and the next one ten seconds later, when the last has ended.
+It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
+Then one pod is evicted at once, and the next one when it has ended. Page cache alone is never urgent, nor is what swap can take.
+All other thresholds evict one pod in ten seconds from the first look that finds them met, and none for 30 s while the last has not ended.
 A threshold that is met as it comes into force is logged and evicts in the same way.
 ";
 
