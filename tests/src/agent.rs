@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{MutexGuard, mpsc},
@@ -88,6 +89,27 @@ pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
     let mut findings = check["findings"].as_array().into_iter().flatten();
     let found = findings.find(|f| f["topic"] == topic);
     found.unwrap_or_else(|| panic!("{check:#}")).clone()
+}
+
+/// As a container runtime starts a container's root: a bounding set of what to `keep`, and no new privileges.
+pub fn limit_capabilities(
+    command: &mut Command,
+    keep: impl Fn(libc::c_ulong) -> bool + Send + Sync + 'static,
+) {
+    const LAST: libc::c_ulong = 40;
+    let restrict = move || {
+        for capability in (0..=LAST).filter(|capability| !keep(*capability)) {
+            // SAFETY: plain numbers; older kernels refuse capabilities that they do not know, which is as good.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        }
+        // SAFETY: plain numbers.
+        match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes system calls only and allocates nothing.
+    unsafe { command.pre_exec(restrict) };
 }
 
 impl Agent {

@@ -41,7 +41,7 @@ pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
 /// Pods that the records say were asked to end.
 pub fn requests(records: Vec<Record>) -> Vec<RequestRecord> {
     let requests = records.into_iter().filter_map(|record| match record {
-        Record::Asked(asked) => Some(*asked),
+        Record::Requested(asked) => Some(*asked),
         _ => None,
     });
     requests.collect()

@@ -140,7 +140,7 @@ pub fn killed_for_memory(uid: &str, at: i64) -> RestoredPending {
     RestoredPending {
         uid: uid.to_owned(),
         at,
-        is_asked: false,
+        is_requested: false,
         is_dead: false,
         signal: Some(Signal::MemoryAvailable),
         usage: 0,

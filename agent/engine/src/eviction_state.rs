@@ -6,6 +6,8 @@ use crate::units::SECOND;
 
 /// Nanoseconds after which a kill by the manager counts as done even if the fast path has not heard of it.
 const KILL_NS: u64 = SECOND;
+/// Nanoseconds for which a pod is not chosen again after the kernel has refused SIGKILL for it.
+const REFUSED_NS: u64 = 60 * SECOND;
 
 /// What has happened to one pod since it runs. All entries of a pod share one, so that nothing is lost when its entry
 /// is made anew.
@@ -22,6 +24,8 @@ pub struct EvictionState {
     ending: AtomicBool,
     /// Time since which the manager kills the pod, in nanoseconds of CLOCK_MONOTONIC; zero if it does not.
     killing: AtomicU64,
+    /// Time at which the kernel refused SIGKILL for the pod last, in nanoseconds of CLOCK_MONOTONIC; zero if it has not.
+    refused_at: AtomicU64,
 }
 
 impl EvictionState {
@@ -53,18 +57,18 @@ impl EvictionState {
             self.evicted_at
                 .compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed);
         if forgotten.is_ok() {
-            self.set_asked(false);
+            self.set_requested(false);
             self.set_ending(false);
         }
     }
 
     /// Whether it was asked to go and was not killed since: its limits are charged for it already.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 
     /// Sets whether the limits are charged for a pod that was asked to go.
-    pub fn set_asked(&self, asked: bool) {
+    pub fn set_requested(&self, asked: bool) {
         self.asked.store(asked, Ordering::Relaxed);
     }
 
@@ -82,6 +86,17 @@ impl EvictionState {
     pub fn is_being_killed(&self, now: u64) -> bool {
         let since = self.killing.load(Ordering::Relaxed);
         since > 0 && now.saturating_sub(since) < KILL_NS
+    }
+
+    /// Takes note that the kernel has refused SIGKILL for it.
+    pub fn mark_refused(&self, now: u64) {
+        self.refused_at.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether the kernel has refused SIGKILL for it, in the last minute.
+    pub fn is_refused(&self, now: u64) -> bool {
+        let at = self.refused_at.load(Ordering::Relaxed);
+        at > 0 && now.saturating_sub(at) < REFUSED_NS
     }
 
     /// Whether it was killed and something is left of it, as an earlier agent or the fast path has said: it is not evicted

@@ -169,6 +169,8 @@ impl EvictionLimiter {
         let known = pod.eviction_state();
         if is_victim || known.is_being_killed(now) || known.is_ending() {
             CandidateState::Terminating
+        } else if known.is_refused(now) {
+            CandidateState::Unavailable
         } else if pod.is_protected() || !self.allows(pod, now, kind, resort) {
             CandidateState::Protected
         } else {
@@ -178,7 +180,7 @@ impl EvictionLimiter {
 
     fn has_capacity_in(&self, pod: &dyn ManagedPod, now: u64, limits: Range<usize>) -> bool {
         let mut quotas = self.quotas_of(pod.permit(), limits);
-        pod.eviction_state().is_asked() || quotas.all(|q| q.has_capacity(now))
+        pod.eviction_state().is_requested() || quotas.all(|q| q.has_capacity(now))
     }
 
     fn quotas_of(
@@ -234,9 +236,9 @@ impl EvictionLimiter {
 
     /// Charges all limits of a pod that was asked to go. Where it is killed before it has gone, its limits do not spare
     /// it, and are not charged a second time.
-    pub fn charge_asked(&self, pod: &dyn ManagedPod, now: u64) {
+    pub fn charge_request(&self, pod: &dyn ManagedPod, now: u64) {
         self.charge(pod, now);
-        pod.eviction_state().set_asked(true);
+        pod.eviction_state().set_requested(true);
     }
 
     /// Charges the limits that count an eviction for `cause`. Above a limit of the pod's own neither the node's rate
@@ -251,11 +253,11 @@ impl EvictionLimiter {
     fn charge_quotas(&self, pod: &dyn ManagedPod, now: u64, places: Range<usize>) {
         let state = pod.eviction_state();
         state.mark_evicted(now);
-        if !state.is_asked() {
+        if !state.is_requested() {
             let quotas = self.quotas_of(pod.permit(), places);
             quotas.for_each(|q| q.charge(signed(now)));
         }
-        state.set_asked(false);
+        state.set_requested(false);
     }
 
     /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
@@ -356,7 +358,7 @@ pub struct RestoredEviction {
     /// Whether the pod was above a limit of its own: the node's rate does not count such an eviction.
     pub at_own_limit: bool,
     /// Whether the pod was asked to go, not killed.
-    pub is_asked: bool,
+    pub is_requested: bool,
 }
 
 #[cfg(test)]
@@ -680,7 +682,7 @@ mod tests {
         limiter.set_quota(9, Some(1), 1000, None);
         let lets_go =
             |pod: &BarePod| limiter.allows(pod, 20, EvictionKind::Urgent, LastResort::None);
-        limiter.charge_asked(&pods[0], 10);
+        limiter.charge_request(&pods[0], 10);
         assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
         pods[0].permit.set(Permission::NotNow, 0, &[3, 9]);
         assert!(!lets_go(&pods[0]), "a policy may");
@@ -688,9 +690,9 @@ mod tests {
         limiter.charge(&pods[0], 30);
         assert_eq!(limiter.charged_in_total(3), 1);
         assert_eq!(limiter.last_eviction(), 30);
-        assert!(!pods[0].state.is_asked(), "it is killed");
+        assert!(!pods[0].state.is_requested(), "it is killed");
         // It runs anew.
-        limiter.charge_asked(&pods[2], 40);
+        limiter.charge_request(&pods[2], 40);
         pods[2].state.forget_eviction(40);
         assert!(!lets_go(&pods[2]));
     }

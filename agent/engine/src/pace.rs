@@ -196,12 +196,12 @@ impl Pace {
     }
 
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
-    /// Where it was to be asked, the next request keeps the kubelet's pace.
-    pub(crate) fn take_back(&mut self, at: u64, is_soft: bool, before: &Self) {
+    /// `keeps_pace`: it was an attempt all the same, after which the next one that is not urgent waits.
+    pub(crate) fn take_back(&mut self, at: u64, keeps_pace: bool, before: &Self) {
         if self.last_eviction != Some(at) {
             return;
         }
-        if !is_soft {
+        if !keeps_pace {
             self.last_eviction = before.last_eviction;
         }
         self.evictions = self.evictions.min(before.evictions);
@@ -209,6 +209,11 @@ impl Pace {
         if self.growth == Growth::default() {
             self.growth = before.growth;
         }
+    }
+
+    /// Notes that the kernel has refused SIGKILL: no eviction, but the next pod that is not urgent waits as after one.
+    pub fn note_refusal(&mut self, now: u64) {
+        self.last_eviction = Some(now);
     }
 
     fn note_eviction(&mut self, now: u64) {
@@ -367,10 +372,11 @@ impl PaceInputs {
         let Some(ripe) = pace.ripe_at(self.profile) else {
             return Decision::Calm;
         };
-        let deficit = seen
-            .resolved
-            .max(seen.threshold)
-            .saturating_sub(seen.available);
+        let needed = match pace.is_resolving(self.now) {
+            true => seen.resolved.max(seen.threshold),
+            false => seen.threshold,
+        };
+        let deficit = needed.saturating_sub(seen.available);
         if self.pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }

@@ -275,9 +275,9 @@ impl Planner {
         let mut evictions = Vec::new();
         for threshold in due {
             // One pod is asked to end at a time.
-            let is_one_asked =
+            let is_one_requested =
                 self.soft_is_blocked || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
-            if is_one_asked && !threshold.is_hard() {
+            if is_one_requested && !threshold.is_hard() {
                 continue;
             }
             let chosen = match self.settings.mode {
@@ -646,7 +646,7 @@ impl Planner {
     /// eviction for a signal.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
         let uses = |ranked: &Ranked<'_>| ranked.usage.is_some_and(|used| used > 0);
-        let may_go = |pod: &Pod| self.is_reclaimable(pod) && self.can_be_asked(pod);
+        let may_go = |pod: &Pod| self.is_reclaimable(pod) && self.can_be_deleted(pod);
         self.ranked(node, signal)
             .into_iter()
             .filter(|ranked| uses(ranked) && may_go(ranked.pod))
@@ -744,8 +744,8 @@ impl Planner {
     }
 
     /// Whether a pod can be asked to end, as a soft threshold does.
-    fn can_be_asked(&self, pod: &Pod) -> bool {
-        !self.settings.has_api_server || pod.can_be_asked()
+    fn can_be_deleted(&self, pod: &Pod) -> bool {
+        !self.settings.has_api_server || pod.can_be_deleted()
     }
 
     fn may_go(&self, node: Snapshot<'_>, pod: &Pod, threshold: &Threshold) -> bool {
@@ -755,10 +755,10 @@ impl Planner {
     /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
     /// a hard one: no other pod in its stead. The node's rate counts it already.
     fn state_for(&self, node: Snapshot<'_>, pod: &Pod, threshold: &Threshold) -> CandidateState {
-        let may_be_asked = threshold.is_hard() || self.can_be_asked(pod);
-        let goes_again = threshold.is_hard() && self.pending.is_asked(&pod.uid);
+        let may_be_deleted = threshold.is_hard() || self.can_be_deleted(pod);
+        let goes_again = threshold.is_hard() && self.pending.is_requested(&pod.uid);
         match self.state_at_own_limit(pod, threshold.signal.resource()) {
-            _ if !may_be_asked => CandidateState::Protected,
+            _ if !may_be_deleted => CandidateState::Protected,
             CandidateState::Terminating if goes_again => CandidateState::Eligible,
             _ if node.bounds.left_of_node_rate == 0 && !goes_again => CandidateState::Protected,
             state => state,

@@ -81,9 +81,19 @@ pub trait Pods {
     /// Number of pods that have processes that are ending, by a kill of either loop.
     fn dying(&self) -> usize;
 
-    /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the
-    /// kernel refuses.
-    fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending>;
+    /// Evicts a pod.
+    fn evict(&mut self, position: usize, choice: Choice) -> Attempt;
+}
+
+/// What came of the attempt to evict a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The pod was signalled, and this is expected of it.
+    Signalled(Pending),
+    /// The kernel has refused SIGKILL: the pod lives on, and is not chosen again.
+    Refused,
+    /// The pod had ended by itself, or may not be evicted any more.
+    Nothing,
 }
 
 /// Choice of a pod: under which last resort, and whether out of order.
@@ -183,8 +193,8 @@ impl Round {
     /// One pod, as the kubelet does.
     fn evict_one(&self, pods: &mut impl Pods) -> Outcome {
         while let Some(victim) = choose(pods) {
-            // One that died by itself in between gives nothing, and the next one is asked for.
-            if pods.evict(victim, Choice::default()).is_some() {
+            // A refusal is the one attempt in ten seconds; one that died by itself in between is none.
+            if pods.evict(victim, Choice::default()) != Attempt::Nothing {
                 return Outcome::Done;
             }
         }
@@ -253,10 +263,14 @@ impl Round {
                 out_of_order: passed_over,
                 kind,
             };
-            if let Some(gives) = pods.evict(victim, choice) {
-                left -= 1;
-                let grew = pods.candidates().grew.get(victim).copied();
-                relief.add(grew.unwrap_or(0), gives);
+            match pods.evict(victim, choice) {
+                Attempt::Signalled(gives) => {
+                    left -= 1;
+                    let grew = pods.candidates().grew.get(victim).copied();
+                    relief.add(grew.unwrap_or(0), gives);
+                }
+                Attempt::Refused => left -= 1,
+                Attempt::Nothing => {}
             }
         }
         Outcome::Done
@@ -365,8 +379,8 @@ mod tests {
         pods: Vec<(u64, u64)>,
         /// MiB of page cache of each on the inactive list.
         cache: u64,
-        /// Whether they have ended by themselves.
-        are_empty: bool,
+        /// What comes of an attempt.
+        attempt: Attempt,
         /// So many at the end go as a last resort only.
         spared: usize,
         dying: usize,
@@ -380,7 +394,7 @@ mod tests {
     }
 
     impl Listed {
-        fn new(pods: &[(u64, u64)], are_empty: bool) -> Self {
+        fn new(pods: &[(u64, u64)]) -> Self {
             let candidate = |(shared, processes): &(u64, u64)| Candidate {
                 inputs: RankInputs::default(),
                 usage: (shared + processes) * MIB,
@@ -391,7 +405,7 @@ mod tests {
                 candidates: pods.iter().map(candidate).collect(),
                 pods: pods.to_vec(),
                 cache: 0,
-                are_empty,
+                attempt: Attempt::Signalled(Pending::default()),
                 spared: 0,
                 dying: 0,
                 is_beyond_rate: false,
@@ -481,10 +495,10 @@ mod tests {
             self.dying
         }
 
-        fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {
+        fn evict(&mut self, position: usize, choice: Choice) -> Attempt {
             self.chosen.push(position);
             self.resorts.push(choice.resort);
-            (!self.are_empty).then(Pending::default)
+            self.attempt
         }
     }
 
@@ -524,7 +538,7 @@ mod tests {
             (&[(100, 0), (900, 1), (800, 2)], 1),
         ];
         for (pods, expected) in cases {
-            let mut listed = Listed::new(pods, false);
+            let mut listed = Listed::new(pods);
             assert_eq!(too_late().run(&mut listed), Outcome::Done);
             assert_eq!(listed.chosen, [expected], "{pods:?}");
         }
@@ -543,7 +557,7 @@ mod tests {
                 is_beyond_rate: true,
                 growers,
                 requested,
-                ..Listed::new(&[(0, 900), (0, 300), (0, 200)], false)
+                ..Listed::new(&[(0, 900), (0, 300), (0, 200)])
             };
             let round = Round {
                 urgency: Urgency::Urgent {
@@ -561,10 +575,34 @@ mod tests {
     #[test]
     fn pods_that_have_ended_by_themselves_end_the_round() {
         for pods in [&[(9, 0), (8, 0)][..], &[(900, 0), (10, 40), (10, 30)]] {
-            let mut listed = Listed::new(pods, true);
+            let mut listed = Listed {
+                attempt: Attempt::Nothing,
+                ..Listed::new(pods)
+            };
             assert_eq!(too_late().run(&mut listed), Outcome::NoCandidates);
             listed.chosen.sort_unstable();
             assert_eq!(listed.chosen, Vec::from_iter(0..pods.len()), "each once");
+        }
+    }
+
+    // R43
+    #[test]
+    fn a_refusal_is_an_attempt() {
+        for (urgency, most, attempts) in [
+            (Urgency::Paced { only_cache: false }, MAX_IN_FLIGHT, 1),
+            (too_late().urgency, 2, 2),
+        ] {
+            let mut listed = Listed {
+                attempt: Attempt::Refused,
+                ..Listed::new(&[(900, 0), (10, 40), (10, 30)])
+            };
+            let round = Round {
+                urgency,
+                most,
+                ..too_late()
+            };
+            assert_eq!(round.run(&mut listed), Outcome::Done);
+            assert_eq!(listed.chosen.len(), attempts);
         }
     }
 
@@ -584,7 +622,7 @@ mod tests {
         let evicts = |missing: u64| {
             let mut listed = Listed {
                 cache: 50,
-                ..Listed::new(&[(0, 100), (0, 200)], false)
+                ..Listed::new(&[(0, 100), (0, 200)])
             };
             let counters = listed.candidates.iter_mut();
             counters.for_each(|candidate| candidate.usage += 50 * MIB);
@@ -614,7 +652,7 @@ mod tests {
     #[test]
     fn the_last_resort_takes_a_pod_where_none_is_dying() {
         let evicts = |spared: usize, dying: usize| {
-            let mut listed = Listed::new(&[(0, 50)], false);
+            let mut listed = Listed::new(&[(0, 50)]);
             (listed.spared, listed.dying) = (spared, dying);
             too_late().run(&mut listed);
             listed.resorts

@@ -37,7 +37,8 @@ pub enum CandidateState {
     Protected,
     /// The pod was killed already; what it used is on its way back.
     Terminating,
-    /// The pod is no candidate here: its cgroup is gone, or the scope does not count its memory.
+    /// The pod is no candidate here: its cgroup is gone, the scope does not count its memory, or the kernel has refused
+    /// SIGKILL for it.
     Unavailable,
     /// The pod has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
     /// (`pass_over_in_vain`).

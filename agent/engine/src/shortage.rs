@@ -74,7 +74,7 @@ impl Shortage {
     }
 
     /// The headroom, with no more swap than there is to be swapped out.
-    pub(crate) fn usable(&self) -> Headroom {
+    pub fn usable(&self) -> Headroom {
         Headroom {
             swap: self.headroom.swap.min(self.used),
             ..self.headroom

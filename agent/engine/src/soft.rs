@@ -32,11 +32,11 @@ pub struct SoftEvictionRequest<P> {
 /// Manner in which a pod goes for a soft threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// The pod was asked, and has its time to end.
-    Asked,
-    /// The pod was asked, and has ended.
+    /// The pod was requested to end, and has its time.
+    Requested,
+    /// The pod was requested to end, and has ended.
     Ended,
-    /// The pod was gone before it was asked: no limit counts it.
+    /// The pod was gone before the request: no limit counts it.
     GoneBefore,
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
+    Signal,
     accounting::MemorySample,
     model::usage::MemoryReading,
     pending::Pending,
@@ -27,6 +28,8 @@ pub struct RestoredVictim {
     pub pod: Arc<PodEntry>,
     /// Time of the SIGKILL of its last eviction, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
+    /// The signal that it was evicted for; `None` where that was a limit of its own.
+    pub signal: Option<Signal>,
     /// Whether the victim was found to be stuck, and that was reported.
     pub is_stuck: bool,
 }
@@ -76,7 +79,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// A pod that was signalled, or would have been. The kernel may have refused: then nothing is `expected` of it.
+    /// A pod that was signalled, or would have been.
     pub fn new(
         pod: Arc<PodEntry>,
         eviction: Eviction,
@@ -106,8 +109,8 @@ impl Victim {
         }
     }
 
-    /// A pod that an earlier agent has signalled.
-    fn restored(victim: &RestoredVictim, now: u64) -> Self {
+    /// A pod that an earlier agent has signalled, for the memory of a `scope` or for something else.
+    fn restored(victim: &RestoredVictim, scope: Option<usize>, now: u64) -> Self {
         let (_, shared) = held(&victim.pod);
         let left = VictimReading {
             populated: !victim.pod.killer.is_empty(),
@@ -115,11 +118,16 @@ impl Victim {
         };
         let signalled = victim.signalled;
         let terminating = Terminating::restore(signalled, now, left, shared, victim.is_stuck);
+        let eviction = Eviction {
+            scope: scope.unwrap_or(Eviction::NOT_OWN.scope),
+            ..Eviction::NOT_OWN
+        };
         Self {
             // It is signalled again at the first look.
             killed: 0,
-            is_reported: victim.is_stuck,
-            ..Self::new(Arc::clone(&victim.pod), Eviction::NOT_OWN, terminating, 0)
+            // When a pod that has no process left has ended is not known, and may be reported already.
+            is_reported: victim.is_stuck || !left.populated || scope.is_none(),
+            ..Self::new(Arc::clone(&victim.pod), eviction, terminating, 0)
         }
     }
 
@@ -190,10 +198,18 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Creates the victims in flight from what earlier agents have signalled.
-    pub fn new(restored: &[RestoredVictim], now: u64) -> Self {
+    /// Creates the victims in flight from what earlier agents have signalled. `scope_of` has the index of the scope of a
+    /// signal.
+    pub fn new(
+        restored: &[RestoredVictim],
+        scope_of: impl Fn(Signal) -> Option<usize>,
+        now: u64,
+    ) -> Self {
         let mut victims = Vec::with_capacity(MAX_IN_FLIGHT.max(restored.len()));
-        victims.extend(restored.iter().map(|victim| Victim::restored(victim, now)));
+        victims.extend(restored.iter().map(|victim| {
+            let scope = victim.signal.and_then(&scope_of);
+            Victim::restored(victim, scope, now)
+        }));
         Self { victims }
     }
 
@@ -370,10 +386,11 @@ mod tests {
         let stuck = |_| RestoredVictim {
             pod: pod(),
             signalled: 1,
+            signal: Some(Signal::MemoryAvailable),
             is_stuck: true,
         };
         let victims = Vec::from_iter((0..MAX_IN_FLIGHT).map(stuck));
-        let mut in_flight = InFlight::new(&victims, 2);
+        let mut in_flight = InFlight::new(&victims, |_| Some(0), 2);
         assert_eq!(in_flight.free_slots(), 0);
         let mut step = |now| {
             let (mut gave_way, mut left) = (0, 0);
@@ -398,10 +415,11 @@ mod tests {
         let victim = RestoredVictim {
             pod,
             signalled: 1,
+            signal: Some(Signal::MemoryAvailable),
             is_stuck: false,
         };
         let restored = vec![victim; MAX_IN_FLIGHT + 6];
-        let in_flight = InFlight::new(&restored, 2);
+        let in_flight = InFlight::new(&restored, |_| Some(0), 2);
         assert_eq!(
             (in_flight.victims.len(), in_flight.free_slots()),
             (restored.len(), 0)

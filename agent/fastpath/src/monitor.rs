@@ -101,6 +101,7 @@ impl MemoryMonitor {
                 .iter_mut()
                 .for_each(|watched| watched.pace.evicted(last));
         }
+        let scope_of = |signal| scopes.iter().position(|w| w.scope.signal() == signal);
         Self {
             is_pinned,
             shadow,
@@ -110,8 +111,8 @@ impl MemoryMonitor {
             control,
             events,
             status,
+            in_flight: InFlight::new(&restored, scope_of, monotonic_ns()),
             scopes,
-            in_flight: InFlight::new(&restored, monotonic_ns()),
             fastest_growth,
             cpus,
             pods: PodReadings::new(table, cpus),
@@ -129,20 +130,22 @@ impl MemoryMonitor {
         for watched in &mut self.scopes {
             watched.arm_all(&mut *self.triggers.set)?;
         }
-        (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
     }
 
     /// Sends the event that the threshold of a scope is met although it has just come into force.
-    pub(super) fn report_met_in_force(&mut self, index: usize) {
-        let Some(watched) = self.scopes.get(index) else {
+    fn report_met_in_force(&mut self, index: usize) {
+        let Some(watched) = self.scopes.get_mut(index) else {
             return;
         };
+        if !std::mem::take(&mut watched.comes_into_force) {
+            return;
+        }
         let (available, threshold) = (
             watched.sample.guarded_available,
             watched.scope.thresholds().threshold,
         );
-        if !watched.gone && available < threshold {
+        if available < threshold {
             self.met_in_force += 1;
             self.events.send(FastPathEvent::MetInForce {
                 signal: watched.scope.signal(),
@@ -283,6 +286,7 @@ impl MemoryMonitor {
         } else {
             recorder.record(woken, signal, available);
         }
+        self.report_met_in_force(index);
         let now = monotonic_ns();
         self.take_kernel_kills(now);
         let idle = self.resolve_pressure(index, now, dying_before);

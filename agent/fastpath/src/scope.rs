@@ -89,6 +89,8 @@ pub(super) struct WatchedScope {
     /// Until this time, in nanoseconds of CLOCK_MONOTONIC, all pods together cannot end the shortage, so that none goes
     /// which is not urgent.
     pub in_vain_until: u64,
+    /// Its threshold has come into force since the last look: where it is met at the next one, that is reported.
+    pub comes_into_force: bool,
     /// Pressed, with nothing to do until the recovery's trigger trips.
     pub idle: bool,
     /// The event that the scope cannot be read was sent.
@@ -123,6 +125,7 @@ impl WatchedScope {
             pressed: false,
             reported_block: None,
             in_vain_until: 0,
+            comes_into_force: true,
             idle: false,
             gone: false,
             crossing: Crossing::default(),

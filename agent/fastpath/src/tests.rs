@@ -8,7 +8,7 @@ use std::{
 };
 
 use evictd_engine::{
-    SYSTEM_CRITICAL_PRIORITY,
+    SYSTEM_CRITICAL_PRIORITY, Signal,
     accounting::MemoryThresholds,
     model::{
         pod::Pod,
@@ -522,6 +522,7 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
             setup.restored.push(RestoredVictim {
                 pod,
                 signalled: 1,
+                signal: Some(Signal::MemoryAvailable),
                 is_stuck: false,
             });
         }

@@ -537,8 +537,7 @@ impl Job {
     pub fn new(eviction: EvictionRecord, announced: Option<Announcement>) -> Self {
         Self {
             announced,
-            // Nothing was killed, and nothing is deleted.
-            outcome: eviction.shadow.then(|| "shadow".to_owned()),
+            outcome: not_killed(&eviction),
             eviction,
             attempts: 0,
             status_attempts: 0,
@@ -629,6 +628,13 @@ impl Job {
         self.outcome
             .get_or_insert_with(|| format!("refused: {error}"));
     }
+}
+
+/// The outcome of a decision by which no pod was killed, and so none is deleted.
+fn not_killed(eviction: &EvictionRecord) -> Option<String> {
+    let refusal = eviction.error.as_ref();
+    let is_shadow = eviction.shadow.then(|| "shadow".to_owned());
+    is_shadow.or_else(|| refusal.map(|error| format!("refused: SIGKILL: {error}")))
 }
 
 /// Outcome of the removal of a pod.

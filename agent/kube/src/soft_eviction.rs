@@ -70,7 +70,7 @@ pub enum SoftOutcome {
     },
     /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no
     /// candidate.
-    NotAsked,
+    NoneRequested,
 }
 
 /// Why a pod was not asked to go.
@@ -157,7 +157,7 @@ impl SoftEvictor {
             None => {
                 remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
                 // On disk before the API server is asked.
-                self.write_down(Record::Asked(Box::new(asked.clone())))
+                self.write_down(Record::Requested(Box::new(asked.clone())))
                     .await;
             }
         }
@@ -251,7 +251,7 @@ impl SoftEvictor {
             override_reason: Some(why),
             ..self.request(candidate)
         };
-        self.write_down(Record::Asked(Box::new(asked.clone())))
+        self.write_down(Record::Requested(Box::new(asked.clone())))
             .await;
         match self.remove(index, pod, asked).await {
             Ok(outcome) => {
@@ -342,8 +342,8 @@ impl SoftEvictor {
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = &candidate.pod;
             // One that is on its way needs no second request.
-            let is_asked = self.asked.contains(&pod.uid);
-            if !pod.can_be_asked() || pod.is_protected(self.mode) || is_asked {
+            let is_requested = self.asked.contains(&pod.uid);
+            if !pod.can_be_deleted() || pod.is_protected(self.mode) || is_requested {
                 continue;
             }
             match self.ask(index, candidate).await {
@@ -365,14 +365,14 @@ impl SoftEvictor {
                 // A server that cannot answer for this one cannot for the next one either, which would go for nothing.
                 Err(Refusal::Api(error)) if error.concerns_all() => {
                     tracing::warn!(%pod, %error, "no pod can be evicted through the API");
-                    return SoftOutcome::NotAsked;
+                    return SoftOutcome::NoneRequested;
                 }
                 // Nor will a right be there for the next one.
                 Err(Refusal::Api(error)) if error.is_missing_right() => {
                     if !std::mem::replace(&mut self.is_forbidden_logged, true) {
                         tracing::warn!(%error, "no pod can be asked to go: the agent has no right to");
                     }
-                    return SoftOutcome::NotAsked;
+                    return SoftOutcome::NoneRequested;
                 }
                 // This pod's own trouble, such as two budgets for one pod (500), or a policy that protects it (403).
                 Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
@@ -382,7 +382,7 @@ impl SoftEvictor {
             Some(by) if blocked.is_empty() || by != HeldBack::Spared => {
                 return SoftOutcome::HeldBack { by, spared };
             }
-            None if blocked.is_empty() => return SoftOutcome::NotAsked,
+            None if blocked.is_empty() => return SoftOutcome::NoneRequested,
             _ => {}
         }
         let since = self.blocked.get_or_insert_with(Instant::now).elapsed();

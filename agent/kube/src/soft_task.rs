@@ -32,7 +32,7 @@ pub async fn run(
             SoftOutcome::Evicted { index, asked } => {
                 // The receiver is gone where the agent ends.
                 let _ = requested.send(*asked).await;
-                Some((index, Departure::Asked))
+                Some((index, Departure::Requested))
             }
             SoftOutcome::Gone { index } => Some((index, Departure::GoneBefore)),
             SoftOutcome::Blocked { since } => {
@@ -52,7 +52,7 @@ pub async fn run(
                 tokio::time::sleep(PAUSE).await;
                 None
             }
-            SoftOutcome::NotAsked => {
+            SoftOutcome::NoneRequested => {
                 tokio::time::sleep(PAUSE).await;
                 None
             }

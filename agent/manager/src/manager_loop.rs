@@ -196,7 +196,7 @@ impl ManagerLoop {
         {
             // One that was killed meanwhile is charged already.
             if !self.node.known_kills.awaits_end(&gone.uid) {
-                self.charge_asked(&entry, *departure);
+                self.charge_request(&entry, *departure);
             }
             self.node.known_kills.note(&entry);
             // It may be another one than the one that was chosen: a budget protected that.
@@ -226,10 +226,10 @@ impl ManagerLoop {
         }
     }
 
-    fn charge_asked(&self, entry: &PodEntry, departure: Departure) {
+    fn charge_request(&self, entry: &PodEntry, departure: Departure) {
         let now = monotonic_ns();
         match departure {
-            Departure::Asked => self.limiter.charge_asked(entry, now),
+            Departure::Requested => self.limiter.charge_request(entry, now),
             Departure::Ended => self.limiter.charge(entry, now),
             Departure::GoneBefore => {}
         }

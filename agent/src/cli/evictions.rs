@@ -133,7 +133,7 @@ impl<'a> Gathered<'a> {
             Record::Evicted(eviction) if !self.places.contains_key(&eviction.id) => {
                 self.add(eviction, None);
             }
-            Record::Asked(asked) => {
+            Record::Requested(asked) => {
                 let eviction = Box::new(EvictionRecord::from(asked.as_ref()));
                 self.add(eviction, Some(asked));
             }
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(gathered.known.len(), REQUESTS);
         // The last ones may still be agreed to.
         for n in [9_998, 1, 9_900, 9_997] {
-            let Record::Asked(asked) = record(n) else {
+            let Record::Requested(asked) = record(n) else {
                 panic!("it is a request");
             };
             gathered.take(Record::Counted(Box::new(Counted::agreed(&asked))));

@@ -10,7 +10,9 @@ use evictd_config::Config;
 use evictd_engine::{NodeState, Signal};
 use evictd_manager::{Command, MitigationWorker};
 use evictd_node::{cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry};
-use evictd_store::{incident::files::Incidents, journal::Journal, restore::Restored};
+use evictd_store::{
+    incident::files::Incidents, journal::Journal, record::oom_kill::PodName, restore::Restored,
+};
 use jiff::Timestamp;
 
 use super::{
@@ -65,7 +67,12 @@ impl Opened {
         policies.set_pods(&pods.table);
         let (memory, first) = WatchedMemory::new(config, node.fastpath)?;
         let scopes = first.fastpath;
-        let oom = OomKills::new(&scopes, &pods.table.entries);
+        let mut oom = OomKills::new(&scopes, &pods.table.entries);
+        for (pod, signalled, lasts, how) in restore::under_way(&pods.restored, &pods.table.entries)
+        {
+            oom.attributor
+                .note_eviction(PodName::from(pod), signalled, lasts, how);
+        }
         let mut programs = programs::load(config, &scopes)?;
         let mut signals = signals::build(config, node.manager, first.pods_of_manager);
         programs.programs.counters = signals.object.take();

@@ -31,7 +31,7 @@ impl ReportBacklog {
             }
             Record::Reported(reported) => self.waiting.retain(|e| e.id != reported.id),
             Record::Finished(_)
-            | Record::Asked(_)
+            | Record::Requested(_)
             | Record::Reclaimed(_)
             | Record::Mitigated(_)
             | Record::OomKill(_)

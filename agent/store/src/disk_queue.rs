@@ -308,7 +308,7 @@ fn take_place(taken: &AtomicUsize, places: usize) -> bool {
 fn is_essential(record: &Record) -> bool {
     match record {
         Record::Evicted(_)
-        | Record::Asked(_)
+        | Record::Requested(_)
         | Record::Counted(_)
         | Record::Reported(_)
         | Record::Recreated(_)

@@ -129,7 +129,7 @@ impl Incident {
     }
 
     /// A pod was asked to go, or would have been.
-    pub fn of_asked(asked: RequestRecord) -> Self {
+    pub fn of_request(asked: RequestRecord) -> Self {
         let eviction = EvictionRecord::from(&asked);
         Self {
             pace_inputs: asked.pace_inputs.as_deref().copied(),

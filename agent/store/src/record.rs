@@ -35,8 +35,9 @@ pub enum Record {
     Finished(OutcomeRecord),
     /// The API server has heard of it.
     Reported(Reported),
-    /// A pod is about to be asked to go.
-    Asked(Box<RequestRecord>),
+    /// A pod is about to be requested to end.
+    #[serde(rename = "asked")]
+    Requested(Box<RequestRecord>),
     /// The node has given back what was no longer needed.
     Reclaimed(NodeReclaimed),
     /// A step was taken before a pod was evicted.
@@ -109,7 +110,7 @@ impl MetInForce {
         match (self.shadow, self.soft) {
             (true, _) => "shadow mode evicts no pod",
             (_, true) => "pods are asked to end, one at a time, when its grace period is over",
-            (..) => "one pod is evicted every 10 s, faster if nothing is about to be left",
+            (..) => "one pod is evicted every 10 s, sooner only while that is urgent",
         }
     }
 }
@@ -306,8 +307,8 @@ impl PaceRecord {
 
     /// An eviction at this urgency, which was decided from these inputs.
     pub fn of_inputs(urgency: Urgency, inputs: &PaceInputs) -> Self {
-        let (room, pending) = (inputs.shortage.headroom.immediate, inputs.pending.amount);
-        Self::new(urgency, room, pending)
+        let room = inputs.shortage.usable().in_time();
+        Self::new(urgency, room, inputs.pending.amount)
     }
 
     /// An eviction of the manager, of a pod that is expected to give so much.
@@ -491,7 +492,7 @@ impl Record {
         let time = match self {
             Self::Evicted(record) => &record.time,
             Self::Reported(record) => &record.time,
-            Self::Asked(record) => &record.time,
+            Self::Requested(record) => &record.time,
             Self::Reclaimed(record) => &record.time,
             Self::Mitigated(record) => &record.time,
             Self::OomKill(record) => &record.time,

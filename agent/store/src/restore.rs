@@ -6,7 +6,9 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use evictd_engine::{Pod, Signal, limiter::RestoredEviction, units::signed};
+use evictd_engine::{
+    Pod, Signal, kubelet_times::MONITORING_INTERVAL_NS, limiter::RestoredEviction, units::signed,
+};
 
 use crate::record::{
     Record,
@@ -59,8 +61,8 @@ impl Counts {
             // No pod was killed.
             Record::Evicted(e) if e.shadow || e.error.is_some() => return,
             Record::Evicted(e) => Counted::from(e.as_ref()),
-            Record::Asked(a) if a.shadow || a.may_be_refused => return,
-            Record::Asked(a) => Counted::from(a.as_ref()),
+            Record::Requested(a) if a.shadow || a.may_be_refused => return,
+            Record::Requested(a) => Counted::from(a.as_ref()),
             Record::Counted(counted) => counted.as_ref().clone(),
             Record::Recreated(recreation) => {
                 let id = format!("recreation {}", recreation.uid);
@@ -228,7 +230,7 @@ struct RestoredPod {
 
 impl RestoredPod {
     /// Whether the pod was asked to go, instead of killed.
-    fn is_asked(&self) -> bool {
+    fn is_requested(&self) -> bool {
         self.counted.grace_period_seconds.is_some()
     }
 }
@@ -282,7 +284,7 @@ impl Restored {
             signalled: e.counted.at,
             is_stuck: e.is_stuck,
         };
-        let killed: Vec<_> = self.under_way().filter(|e| !e.is_asked()).collect();
+        let killed: Vec<_> = self.under_way().filter(|e| !e.is_requested()).collect();
         let mut later = HashSet::new();
         let newest_first = killed.into_iter().rev();
         let last = newest_first.filter(|e| later.insert(&*e.counted.uid));
@@ -291,10 +293,15 @@ impl Restored {
         victims
     }
 
-    /// When pods of this boot were last evicted for each signal, in nanoseconds of CLOCK_MONOTONIC; the oldest first.
+    /// When pods of this boot were last evicted for each signal within the kubelet's interval, in nanoseconds of
+    /// CLOCK_MONOTONIC; the oldest first.
     pub fn last_evictions(&self) -> Vec<(Signal, u64)> {
         let mut last = Vec::new();
-        for eviction in self.evictions.iter().filter(|e| e.is_same_boot) {
+        let now = u64::try_from(self.now).unwrap_or(0);
+        let is_recent = |e: &&RestoredPod| {
+            e.is_same_boot && now.saturating_sub(e.counted.at) < MONITORING_INTERVAL_NS
+        };
+        for eviction in self.evictions.iter().filter(is_recent) {
             if let Ok(signal) = eviction.counted.signal.parse::<Signal>() {
                 last.retain(|(other, _)| *other != signal);
                 last.push((signal, eviction.counted.at));
@@ -305,7 +312,7 @@ impl Restored {
 
     /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the
     /// oldest first.
-    pub fn asked(&self) -> Vec<RestoredRequest> {
+    pub fn requests(&self) -> Vec<RestoredRequest> {
         let now = u64::try_from(self.now).unwrap_or(0);
         let asked = |e: &RestoredPod| {
             let grace = u64::try_from(grace_ns(&e.counted)).unwrap_or(0);
@@ -332,7 +339,7 @@ impl Restored {
     pub fn evictions(&self) -> Vec<RestoredEviction> {
         let restored = |e: &RestoredPod| RestoredEviction {
             at_own_limit: is_own_limit(&e.counted.signal),
-            is_asked: e.is_asked(),
+            is_requested: e.is_requested(),
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {
@@ -352,7 +359,7 @@ impl Restored {
         // One that was killed before it had gone as it was asked to counts once.
         let mut later = HashSet::new();
         let newest_first = self.evictions.iter().rev();
-        let counted = newest_first.filter(|e| later.insert(&*e.counted.uid) || !e.is_asked());
+        let counted = newest_first.filter(|e| later.insert(&*e.counted.uid) || !e.is_requested());
         let mut counted: Vec<_> = counted.map(restored).collect();
         counted.reverse();
         counted
@@ -368,7 +375,7 @@ impl Restored {
         let victims = self.under_way().map(|e| evictd_engine::RestoredPending {
             uid: e.counted.uid.clone(),
             at: e.end,
-            is_asked: e.is_asked(),
+            is_requested: e.is_requested(),
             is_dead: !is_there(&e.counted.uid, e.counted.at),
             signal: e.counted.signal.parse().ok(),
             usage: e.counted.usage,

@@ -31,9 +31,10 @@ pub fn token(state: &State, mut review: Value) -> Response<Body> {
 
 pub fn access(state: &State, mut review: Value) -> Response<Body> {
     let spec = &review["spec"];
-    let is_asked = spec["nonResourceAttributes"] == json!({ "verb": "get", "path": "/metrics" });
+    let is_requested =
+        spec["nonResourceAttributes"] == json!({ "verb": "get", "path": "/metrics" });
     let may = |(user, may): &(String, bool)| *may && spec["user"] == user.as_str();
-    let allowed = is_asked && state.scrapers.values().any(may);
+    let allowed = is_requested && state.scrapers.values().any(may);
     review["status"] = json!({ "allowed": allowed });
     answer(201, &review)
 }

@@ -18,7 +18,7 @@ use evictd_engine::{
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
     permit::LastResort,
-    round::{self, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
+    round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, Nearness, Notification, ScopeState},
     shortage::Shortage,
     terminating::{Terminating, VictimReading, VictimState},
@@ -380,9 +380,9 @@ impl Pods for SimulatedPods<'_, '_> {
         self.evictd.dying()
     }
 
-    fn evict(&mut self, pod: usize, _choice: Choice) -> Option<Pending> {
+    fn evict(&mut self, pod: usize, _choice: Choice) -> Attempt {
         if !self.world.populated(pod) {
-            return None;
+            return Attempt::Nothing;
         }
         let (world, evictd) = (&mut *self.world, &mut *self.evictd);
         let (now, working_set) = (world.now, self.candidates[pod].usage);
@@ -404,7 +404,7 @@ impl Pods for SimulatedPods<'_, '_> {
             Some(since) => evictd.pace.evicted_without_growth(now, held, since),
             None => evictd.pace.evicted(now),
         }
-        Some(gives)
+        Attempt::Signalled(gives)
     }
 }
 

@@ -87,7 +87,7 @@ impl Two {
     fn asked(&self) -> RequestRecord {
         let records = self.files.wait_for(1);
         match &records[..] {
-            [Record::Asked(asked)] => (**asked).clone(),
+            [Record::Requested(asked)] => (**asked).clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -762,7 +762,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
     assert!(until(SOON, || counted(&address, true) == Some(1)));
     assert_eq!(counted(&address, false), Some(0));
     let records = two.files.records();
-    let asked = |r: &&Record| matches!(r, Record::Asked(asked) if asked.shadow);
+    let asked = |r: &&Record| matches!(r, Record::Requested(asked) if asked.shadow);
     assert_eq!(records.iter().filter(asked).count(), 1, "{records:?}");
     assert!(greedy.is_alive());
 }

@@ -1,16 +1,12 @@
 //! The agent with exactly what the DaemonSet gives it: root with a handful of capabilities and no way to more.
 
-use std::{io, os::unix::process::CommandExt as _};
-
 use evictd_tests::{
-    agent::binary,
+    agent::{binary, limit_capabilities},
     deploy::{self, Chart},
     prelude::*,
 };
 
 use super::container::{cast, effective, only_wild_is_evicted};
-
-const LAST: libc::c_ulong = 40;
 
 /// The capabilities of the DaemonSet's container.
 fn granted() -> Vec<libc::c_ulong> {
@@ -25,29 +21,12 @@ fn granted() -> Vec<libc::c_ulong> {
     names.unwrap().iter().map(number).collect()
 }
 
-/// As a container runtime starts a container's root: a bounding set, and no new privileges.
-fn limit(command: &mut Command, keep: Vec<libc::c_ulong>) {
-    let restrict = move || {
-        for capability in (0..=LAST).filter(|c| !keep.contains(c)) {
-            // SAFETY: plain numbers; older kernels refuse capabilities that they do not know, which is as good.
-            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
-        }
-        // SAFETY: plain numbers.
-        match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: between fork and exec the closure makes system calls only and allocates nothing.
-    unsafe { command.pre_exec(restrict) };
-}
-
 /// What `evictd check` finds: topic and state.
 fn check(keep: Option<Vec<libc::c_ulong>>) -> Vec<(String, String)> {
     let mut command = Command::new(binary().unwrap());
     command.args(["check", "-o", "json"]);
     if let Some(keep) = keep {
-        limit(&mut command, keep);
+        limit_capabilities(&mut command, move |c| keep.contains(&c));
     }
     let out = command.output().unwrap();
     let said: Value = serde_json::from_slice(&out.stdout)
@@ -80,7 +59,9 @@ fn a_pod_is_evicted_with_these_capabilities_alone() {
     let member = ClusterNode::new("least", 256).unwrap();
     let (mut bystander, wild) = cast(&member);
     let config = member.write().unwrap();
-    let agent = Agent::start_as(&config, &[], |command| limit(command, granted())).unwrap();
+    let keep = granted();
+    let limit = |command: &mut Command| limit_capabilities(command, move |c| keep.contains(&c));
+    let agent = Agent::start_as(&config, &[], limit).unwrap();
     // The user of this test may lack some of them too.
     let mask = granted().iter().fold(0, |mask, c| mask | 1 << c) & effective("self");
     assert_eq!(effective(agent.pid()), mask);

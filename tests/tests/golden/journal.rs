@@ -271,7 +271,7 @@ fn records() -> Vec<Record> {
     for is_full in [true, false] {
         records.extend([
             Record::evicted(eviction(is_full)),
-            Record::Asked(Box::new(asked(is_full))),
+            Record::Requested(Box::new(asked(is_full))),
             Record::Mitigated(mitigation(is_full)),
             Record::Counted(Box::new(counted(is_full))),
         ]);
@@ -294,7 +294,7 @@ fn number(record: &Record) -> usize {
         Record::Evicted(_) => 0,
         Record::Finished(_) => 1,
         Record::Reported(_) => 2,
-        Record::Asked(_) => 3,
+        Record::Requested(_) => 3,
         Record::Reclaimed(_) => 4,
         Record::Mitigated(_) => 5,
         Record::OomKill(_) => 6,

@@ -224,7 +224,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
             .files
             .records()
             .iter()
-            .any(|r| matches!(r, Record::Asked(_) | Record::Evicted(_)))
+            .any(|r| matches!(r, Record::Requested(_) | Record::Evicted(_)))
     );
 }
 
@@ -284,13 +284,13 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     );
     let _agent = node.files.start(&[]);
     let _greedy = node.files.hog("greedy", &["--mib", "90"]);
-    let is_asked = || {
+    let is_requested = || {
         node.files
             .records()
             .iter()
-            .any(|r| matches!(r, Record::Asked(_)))
+            .any(|r| matches!(r, Record::Requested(_)))
     };
-    assert!(until(TIMEOUT, is_asked), "{:?}", node.files.records());
+    assert!(until(TIMEOUT, is_requested), "{:?}", node.files.records());
     assert!(node.steps().is_empty());
 }
 

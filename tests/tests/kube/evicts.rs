@@ -48,6 +48,44 @@ fn a_pod_at_its_own_limit_has_an_event() {
     assert_eq!(member.server.count("DELETE", "/pods/"), 0);
 }
 
+/// A security module or a missing CAP_KILL. No kubelet has that, so that a DELETE would end them all.
+// R43
+#[test]
+fn pods_whose_sigkill_is_refused_live_on() {
+    const CAP_KILL: libc::c_ulong = 5;
+    skip_if!(not_root());
+    let member = ClusterNode::new("unkillable", 256).unwrap();
+    let mut hogs = [1, 2, 3, 4].map(|number| {
+        let cgroup = member.best_effort(&format!("pod-{number}"), number);
+        if cgroup.join("cgroup.kill").exists() {
+            return None;
+        }
+        Some(Hog::start(&cgroup, &["--mib", "48", "--uid", "65534"]).unwrap())
+    });
+    skip_if!(
+        hogs[0]
+            .is_none()
+            .then_some("cgroup.kill asks no permission")
+    );
+    let limit = |command: &mut Command| agent::limit_capabilities(command, |c| c != CAP_KILL);
+    let agent = Agent::start_as(&member.write().unwrap(), &[], limit).unwrap();
+    assert_eq!(member.outcomes(1).len(), 1, "{}", agent.log());
+    has(
+        &member.outcomes(1)[0],
+        &["refused: SIGKILL: Operation not permitted"],
+    );
+    // Before the next attempt one of the kubelet's intervals passes.
+    member.wait(Duration::from_secs(3), |m| m.evictions().len() > 1);
+    let attempts = member.evictions();
+    let at = attempts.iter().map(|attempt| attempt.stages.signalled);
+    let at: Vec<u64> = at.collect();
+    assert!(at.is_sorted_by(|a, b| b - a >= 10_000_000_000), "{at:?}");
+    let mut alive = hogs.iter_mut().flatten().map(Hog::is_alive);
+    assert!(alive.all(|is_alive| is_alive));
+    assert_eq!(member.server.count("DELETE", "/pods/"), 0);
+    assert_eq!(member.server.count("PATCH", "/pods/"), 0);
+}
+
 fn events(member: &ClusterNode, reason: &str, kind: &str) -> Vec<Value> {
     member.server.state().events_of(reason, kind)
 }

@@ -114,8 +114,8 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     let _agent = member.start().unwrap();
     let of_brake = FLEET_RIGHTS.len() + FLEET_ENTRY_RIGHTS.len();
     let rights = RIGHTS.len() + ENDPOINT_RIGHTS.len() + PAUSE_RIGHTS.len() + of_brake;
-    let is_asked = |s: &State| s.count("POST", "reviews") == rights;
-    let has_looked = |s: &State| is_asked(s) && s.count("GET", ENTRIES) == 1;
+    let is_requested = |s: &State| s.count("POST", "reviews") == rights;
+    let has_looked = |s: &State| is_requested(s) && s.count("GET", ENTRIES) == 1;
     assert!(member.server.wait(SOON, has_looked));
     let start = settle(&member);
     let watches = start.iter().filter(|(kind, _)| kind.starts_with("WATCH"));

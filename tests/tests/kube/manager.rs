@@ -45,7 +45,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     let asked = |name: &str| {
         let mut records = member.records().into_iter();
         records.find_map(|record| match record {
-            Record::Asked(asked) if asked.name == name => Some(asked),
+            Record::Requested(asked) if asked.name == name => Some(asked),
             _ => None,
         })
     };

@@ -222,7 +222,7 @@ fn who_cannot_be_ended_is_not_asked() {
     for passed_over in [of_file, critical] {
         let mut soft = soft(json!({}));
         let alone = std::slice::from_ref(&passed_over);
-        assert_eq!(soft.evict_pods(alone, true), SoftOutcome::NotAsked);
+        assert_eq!(soft.evict_pods(alone, true), SoftOutcome::NoneRequested);
         let outcome = soft.evict_pods(&[passed_over, web(2)], false);
         let next = matches!(outcome, SoftOutcome::Evicted { index: 1, .. });
         assert!(next, "{outcome:?}");
@@ -389,7 +389,7 @@ fn trouble_with_one_and_trouble_with_all() {
     soft.fails("/web-2/eviction", InjectedFault::Status(500));
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
     soft.server.go_away();
-    assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NotAsked);
+    assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NoneRequested);
 }
 
 // What the server says about itself is no reason for another pod.
@@ -402,7 +402,7 @@ fn a_busy_server_takes_no_other_pod() {
             let busy = InjectedFault::Status(code);
             soft.server.fails(method, path, times, busy);
             let outcome = soft.evict(&[1, 2], false);
-            assert_eq!(outcome, SoftOutcome::NotAsked, "{method} {code}");
+            assert_eq!(outcome, SoftOutcome::NoneRequested, "{method} {code}");
         }
     }
     let state = soft.server.state();
@@ -485,7 +485,10 @@ fn a_missing_right_is_the_agents_own_trouble() {
     assert_eq!(said(), 1, "it is said at the start");
     let asked = |soft: &Soft| soft.server.count("POST", "/eviction");
     for round in 1..=3 {
-        assert_eq!(soft.evict(&[0, 1, 2, 3, 4], false), SoftOutcome::NotAsked);
+        assert_eq!(
+            soft.evict(&[0, 1, 2, 3, 4], false),
+            SoftOutcome::NoneRequested
+        );
         assert_eq!(asked(&soft), round);
     }
     assert_eq!(said(), 1, "and once while pressure lasts");
@@ -499,7 +502,7 @@ fn a_missing_right_is_the_agents_own_trouble() {
     soft.server.state().faults.clear();
     assert_eq!(soft.evicts(&[1, 2], false).0, 0);
     soft.fails("/eviction", InjectedFault::NoRight);
-    assert_eq!(soft.evict(&[2], false), SoftOutcome::NotAsked);
+    assert_eq!(soft.evict(&[2], false), SoftOutcome::NoneRequested);
     assert_eq!(soft.connection.counters.forbidden.get(), 1);
 }
 

@@ -315,7 +315,7 @@ fn what_was_evicted_before_counts() {
         pod: gone.pod.clone(),
         is_workload_known,
         at_own_limit: false,
-        is_asked: false,
+        is_requested: false,
     };
     let new = || PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     let may_go = |evaluator: Arc<PolicyEvaluator>, limit: serde_json::Value| {

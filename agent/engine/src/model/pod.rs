@@ -170,7 +170,7 @@ impl Pod {
     }
 
     /// Whether the API server can be asked to end the pod: one that is known by its cgroup only has no name to ask for.
-    pub fn can_be_asked(&self) -> bool {
+    pub fn can_be_deleted(&self) -> bool {
         !self.namespace.is_empty() && self.ends_by_api()
     }
 

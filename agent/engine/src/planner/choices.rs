@@ -12,6 +12,7 @@ struct Choice {
     uid: String,
     at: u64,
     is_soft: bool,
+    is_urgent: bool,
     /// Resource for which the pod was chosen.
     resource: Resource,
     /// Its paces.
@@ -28,20 +29,23 @@ impl Choices {
             uid: chosen.uid.clone(),
             at: unsigned_ns(now),
             is_soft: chosen.is_soft,
+            is_urgent: (chosen.timing.as_ref()).is_some_and(|timing| timing.urgency.is_urgent()),
             resource,
             before: paces.of_resource(resource).copied().collect(),
         });
     }
 
-    /// The pod that was chosen was not evicted, and none in its stead.
-    pub fn take_back(&mut self, uid: &str, paces: &mut Paces) {
+    /// The pod that was chosen was not evicted, and none in its stead; `is_refused`: the kernel has refused SIGKILL. A
+    /// request and a refusal keep the kubelet's pace.
+    pub fn take_back(&mut self, uid: &str, is_refused: bool, paces: &mut Paces) {
         let Some(position) = self.0.iter().rposition(|choice| choice.uid == uid) else {
             return;
         };
         let choice = self.0.remove(position);
+        let keeps_pace = choice.is_soft || is_refused && !choice.is_urgent;
         let paces = paces.of_resource_mut(choice.resource);
         for (pace, before) in paces.zip(&choice.before) {
-            pace.take_back(choice.at, choice.is_soft, before);
+            pace.take_back(choice.at, keeps_pace, before);
         }
     }
 

@@ -50,7 +50,7 @@ pub struct ReclaimUnderWay<'a> {
 pub struct NodeReclaimers {
     options: NodeReclaimOptions,
     /// The runtime has not answered the last request yet, whether it is waited for or not.
-    is_asked: bool,
+    is_requested: bool,
     /// Time at which the last answer came.
     answered: Option<u64>,
     /// Whether the last answer was that there is no runtime to ask.
@@ -65,7 +65,7 @@ impl NodeReclaimers {
     pub fn new(options: NodeReclaimOptions) -> Self {
         Self {
             options,
-            is_asked: false,
+            is_requested: false,
             answered: None,
             is_away: false,
             has_waited_for_kubelet: false,
@@ -79,7 +79,7 @@ impl NodeReclaimers {
             .is_some_and(|at| now.saturating_sub(at) < nanos(RUNTIME_INTERVAL));
         let is_absent = self.options.runtime.is_none() || self.is_away;
         match (self.options.runtime, self.kubelet_timeout()) {
-            (Some(within), _) if !self.is_asked && !rests => {
+            (Some(within), _) if !self.is_requested && !rests => {
                 (ReclaimBy::Runtime, within + RUNTIME_GRACE)
             }
             (_, Some(timeout)) if is_absent => (ReclaimBy::Kubelet, timeout),
@@ -95,12 +95,12 @@ impl NodeReclaimers {
 
     /// The runtime was asked.
     pub fn note_request(&mut self) {
-        self.is_asked = true;
+        self.is_requested = true;
     }
 
     /// The runtime has answered, if only that there is none.
     pub fn note_answer(&mut self, now: u64, is_away: bool) {
-        self.is_asked = false;
+        self.is_requested = false;
         self.answered = Some(now);
         self.is_away = is_away;
     }

@@ -23,7 +23,7 @@ struct PendingVictim {
     /// End of the victim's grace period, in nanoseconds.
     end: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
-    is_asked: bool,
+    is_requested: bool,
     /// Whether it was reported that the pod is stuck, or is not for the manager to report.
     is_stuck_reported: bool,
     /// Whether the victim is no longer among the pods. Should one of its UID be there again, it is another one.
@@ -33,7 +33,7 @@ struct PendingVictim {
     /// SIGKILL was refused.
     gives_nothing: bool,
     /// Entry from before a hard choice of a pod that was asked to end.
-    asked_before: Option<Box<Self>>,
+    requested_before: Option<Box<Self>>,
     /// Amounts expected back, for each signal that was seen: what a pod is evicted for is not all that its end brings.
     expected: Vec<Expected>,
 }
@@ -63,11 +63,14 @@ impl PendingVictims {
             let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid);
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
-            let asked_before = self.0.remove(&eviction.uid).filter(|known| known.is_asked);
+            let requested_before = self
+                .0
+                .remove(&eviction.uid)
+                .filter(|known| known.is_requested);
             let victim = PendingVictim {
-                is_asked: eviction.is_soft,
+                is_requested: eviction.is_soft,
                 expected: self.expected(node, settings, &eviction.uid),
-                asked_before: asked_before.map(Box::new),
+                requested_before: requested_before.map(Box::new),
                 ..PendingVictim::new(now.saturating_add(grace))
             };
             self.0.insert(eviction.uid.clone(), victim);
@@ -144,8 +147,8 @@ impl PendingVictims {
             .map(|(signal, freed)| self.expected_of(&restored.uid, signal, freed));
         let is_fastpath_signal = |signal| settings.fastpath_signals.contains(&signal);
         let victim = PendingVictim {
-            is_asked: restored.is_asked,
-            is_stuck_reported: !restored.is_asked
+            is_requested: restored.is_requested,
+            is_stuck_reported: !restored.is_requested
                 && restored.signal.is_some_and(is_fastpath_signal),
             is_dead: restored.is_dead,
             expected: expected.collect(),
@@ -182,7 +185,7 @@ impl PendingVictims {
     /// came, and then it counts as not come; but not where all of a victim's had come, or it was late.
     fn note_come(&mut self, now: i64, signal: Signal, available: i64) {
         let mut victims: Vec<&mut PendingVictim> = self.0.values_mut().collect();
-        victims.sort_by_key(|v| (!v.is_dead, v.gives_nothing || v.is_asked, v.end));
+        victims.sort_by_key(|v| (!v.is_dead, v.gives_nothing || v.is_requested, v.end));
         let (mut of_others, mut for_good) = (0, 0);
         for victim in victims {
             let is_late = now >= victim.deadline(signal.resource());
@@ -258,7 +261,7 @@ impl PendingVictims {
     /// A pod does not go after all.
     pub(super) fn forget(&mut self, uid: &str) {
         let forgotten = self.0.remove(uid);
-        if let Some(asked) = forgotten.and_then(|victim| victim.asked_before) {
+        if let Some(asked) = forgotten.and_then(|victim| victim.requested_before) {
             self.0.insert(uid.to_owned(), *asked);
         }
     }
@@ -275,12 +278,12 @@ impl PendingVictims {
 
     /// Whether a pod was killed, not only asked to end, and is there still.
     pub(super) fn was_killed(&self, uid: &str) -> bool {
-        self.living(uid).is_some_and(|victim| !victim.is_asked)
+        self.living(uid).is_some_and(|victim| !victim.is_requested)
     }
 
     /// Whether a pod was only asked to end.
-    pub(super) fn is_asked(&self, uid: &str) -> bool {
-        self.living(uid).is_some_and(|victim| victim.is_asked)
+    pub(super) fn is_requested(&self, uid: &str) -> bool {
+        self.living(uid).is_some_and(|victim| victim.is_requested)
     }
 
     /// Whether the kernel has refused to kill a pod.
@@ -298,7 +301,7 @@ impl PendingVictims {
                 .filter(|e| e.signal.resource().is_of_files());
             match victim.is_dead {
                 true => files.any(|e| e.come < e.usage),
-                false => !(victim.gives_nothing || is_hard && victim.is_asked),
+                false => !(victim.gives_nothing || is_hard && victim.is_requested),
             }
         };
         let mut victims = self.0.values();
@@ -317,7 +320,7 @@ impl PendingVictims {
         let signal = threshold.signal;
         let resource = signal.resource();
         let counts = |victim: &PendingVictim| {
-            let waits = !threshold.is_hard() || !victim.is_asked || victim.is_dead;
+            let waits = !threshold.is_hard() || !victim.is_requested || victim.is_dead;
             let is_stuck = !victim.is_dead && now >= victim.stuck_at();
             waits && !victim.gives_nothing && !is_stuck && now < victim.deadline(resource)
         };
@@ -347,12 +350,12 @@ impl PendingVictim {
     fn new(end: i64) -> Self {
         Self {
             end,
-            is_asked: false,
+            is_requested: false,
             is_stuck_reported: false,
             is_dead: false,
             is_unreported: false,
             gives_nothing: false,
-            asked_before: None,
+            requested_before: None,
             expected: Vec::new(),
         }
     }

@@ -27,7 +27,7 @@ pub struct RestoredPending {
     /// Moment when the time that the pod was given to end was over.
     pub at: i64,
     /// Whether the pod was asked to go, not killed.
-    pub is_asked: bool,
+    pub is_requested: bool,
     /// Whether nothing is left of what ran then.
     pub is_dead: bool,
     /// Signal for which the pod was chosen; `None` for one above a limit of its own.

@@ -59,7 +59,7 @@ impl Planner {
     /// A pod that was chosen lives on, or had ended by itself: it is as if it had not been chosen.
     pub fn cancel_eviction(&mut self, uid: &str) {
         self.forget_choice(uid);
-        self.choices.take_back(uid, &mut self.paces);
+        self.choices.take_back(uid, false, &mut self.paces);
     }
 
     fn forget_choice(&mut self, uid: &str) {
@@ -77,7 +77,7 @@ impl Planner {
             // It is not chosen again, and gives nothing back.
             KillOutcome::Refused(_) => {
                 self.pending.expect_nothing(uid);
-                self.choices.take_back(uid, &mut self.paces);
+                self.choices.take_back(uid, true, &mut self.paces);
             }
         }
         // It lives on: its owner puts no pod here again.

@@ -11,7 +11,7 @@ use evictd_engine::{
     pending::Pending,
     permit::LastResort,
     record::{KillOutcome, Stages},
-    round::{self, Candidates, Choice, Outcome, Pods, Round},
+    round::{self, Attempt, Candidates, Choice, Outcome, Pods, Round},
     terminating::{Terminating, VictimReading},
     units::{SECOND, signed},
 };
@@ -64,7 +64,7 @@ struct Kill {
 }
 
 impl Kill {
-    /// The bytes that it gives back. What was refused gives nothing; its pod is left alone, and the next one goes.
+    /// The bytes that it gives back. Where SIGKILL was refused that is nothing: the pod is left alone.
     fn expected(&self) -> u64 {
         match self.outcome {
             KillOutcome::Refused(_) => 0,
@@ -231,11 +231,9 @@ impl MemoryMonitor {
         }
     }
 
-    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or
-    /// the kernel refuses.
-    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
-        // A refused SIGKILL uses a slot too, so a round may run out of them: no pod is signalled that could not be
-        // tracked.
+    /// Signals one pod; `None`: it had ended, or may not go any more.
+    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Attempt> {
+        // No pod is signalled that could not be tracked.
         if self.in_flight.free_slots() == 0 {
             return None;
         }
@@ -263,6 +261,16 @@ impl MemoryMonitor {
             held: self.measure(victim, &pod),
             pod,
         };
+        if outcome.refusal().is_some() {
+            let report = self.report(watched, why, &kill);
+            self.events.send(FastPathEvent::Evicted(report));
+            if let Some(watched) = self.scopes.get_mut(index)
+                && !why.urgency.is_urgent()
+            {
+                watched.pace.note_refusal(signalled);
+            }
+            return Some(Attempt::Refused);
+        }
         let now = monotonic_ns();
         let terminating = match why.killed {
             None => Terminating::new(signalled, kill.expected(), kill.held.shmem),
@@ -283,7 +291,7 @@ impl MemoryMonitor {
         let report = self.report(watched, why, &kill);
         self.events.send(FastPathEvent::Evicted(report));
         self.note_in_paces(index, &kill);
-        outcome.refusal().is_none().then_some(gives)
+        Some(Attempt::Signalled(gives))
     }
 
     fn report(&self, watched: &WatchedScope, why: Why, kill: &Kill) -> EvictionReport {
@@ -362,6 +370,7 @@ impl MemoryMonitor {
         }
         entry.eviction_state.restore_evicted_at(before);
         let refusal = killed.err()?;
+        entry.eviction_state.mark_refused(decided);
         Some(KillOutcome::Refused(errno(&refusal)))
     }
 
@@ -465,13 +474,14 @@ impl Pods for ScopePods<'_> {
         self.monitor.dying(monotonic_ns())
     }
 
-    fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {
+    fn evict(&mut self, position: usize, choice: Choice) -> Attempt {
         let why = Why {
             urgency: self.round.urgency,
             pace_inputs: self.round.pace_inputs,
             choice,
             killed: None,
         };
-        self.monitor.kill(self.index, position, why)
+        let attempt = self.monitor.kill(self.index, position, why);
+        attempt.unwrap_or(Attempt::Nothing)
     }
 }

@@ -72,10 +72,9 @@ impl MemoryMonitor {
                 watched.scope.set_thresholds(settings.thresholds);
                 watched.pace.reset();
             }
+            watched.comes_into_force |= is_new;
             if let Err(e) = watched.arm_all(&mut *self.triggers.set) {
                 self.report_scope_gone(index, &e);
-            } else if is_new {
-                self.report_met_in_force(index);
             }
         }
     }
@@ -130,14 +129,15 @@ impl MemoryMonitor {
             }
         }
         let settled = hooked.and_then(|()| match self.scopes.get_mut(index) {
-            Some(watched) => watched.arm_all(trigger),
+            Some(watched) => {
+                // The event was sent when it was met.
+                watched.comes_into_force |= !was_pressed;
+                watched.arm_all(trigger)
+            }
             None => Ok(()),
         });
-        match settled {
-            // The event was sent when it was met.
-            Ok(()) if was_pressed => {}
-            Ok(()) => self.report_met_in_force(index),
-            Err(e) => self.report_scope_gone(index, &e),
+        if let Err(e) = settled {
+            self.report_scope_gone(index, &e);
         }
     }
 }

@@ -181,6 +181,7 @@ impl ManagerLoop {
             }
             Err(e) => {
                 known.end_kill();
+                known.mark_refused(decided);
                 Some(KillOutcome::Refused(fs::errno(&e)))
             }
         }

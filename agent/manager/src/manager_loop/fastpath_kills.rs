@@ -63,7 +63,7 @@ impl KnownKills {
     pub fn has_news_of(&self, entry: &PodEntry) -> bool {
         let (state, last) = (&entry.eviction_state, self.last.get(&entry.pod.uid));
         let at = state.evicted_at();
-        at > self.since && !state.is_asked() && last.is_none_or(|last| last.at != at)
+        at > self.since && !state.is_requested() && last.is_none_or(|last| last.at != at)
     }
 
     /// The kill of a pod is known.

@@ -137,7 +137,7 @@ impl State {
             && managed.eviction_state().evicted_at() < at
         {
             managed.eviction_state().mark_evicted(at);
-            managed.eviction_state().set_asked(last.is_asked);
+            managed.eviction_state().set_requested(last.is_requested);
         }
         if let Some(signalled) = self.ending.get(uid) {
             let is_there = managed.has_older_than(*signalled);

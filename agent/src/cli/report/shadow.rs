@@ -124,7 +124,7 @@ impl Gathered {
         for record in records {
             match record {
                 Record::Evicted(eviction) => decide(&mut gathered.decisions, *eviction),
-                Record::Asked(asked) => decide(&mut gathered.decisions, asked.as_ref().into()),
+                Record::Requested(asked) => decide(&mut gathered.decisions, asked.as_ref().into()),
                 Record::KubeletEvicted(e) => {
                     gathered.foreign.extend(time(&e.time).map(|at| Foreign {
                         pod: e.pod(),
@@ -168,7 +168,7 @@ impl Comparison {
         matches!(
             record,
             Record::Evicted(_)
-                | Record::Asked(_)
+                | Record::Requested(_)
                 | Record::KubeletEvicted(_)
                 | Record::OomKill(_)
                 | Record::ShadowNode(_)

@@ -26,7 +26,7 @@ const WAITING: usize = 1024;
 /// The shortest and the longest pause between two looks at a victim that is not dead.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long a killed pod's processes may take to end before the pod is reported; some wait for a disk.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A pod that got SIGKILL.
 pub struct KilledPod {

@@ -212,7 +212,7 @@ impl Agent {
         let entry = self.pods.entry(&pod.uid);
         // As for the planner (`state_for`).
         let asks = incident.asked.is_some() && matches!(self.pod_source, PodSource::Cluster { .. });
-        let cannot_be_asked = asks && !pod.can_be_asked();
+        let cannot_be_deleted = asks && !pod.can_be_deleted();
         // A limit that this eviction has used up did not spare its pod.
         let spared = explanation.filter(|explanation| !explanation.may_go && !evicted);
         let reason = |explanation: &Explanation| explanation.reason.clone().unwrap_or_default();
@@ -227,7 +227,7 @@ impl Agent {
             evicted,
             usage_after: None,
             oom_score_adj: None,
-            protected: pod.is_protected(self.config.mode) || cannot_be_asked,
+            protected: pod.is_protected(self.config.mode) || cannot_be_deleted,
             spared: spared.map(reason),
             terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
             empty: !evicted && entry.is_some_and(|entry| entry.is_empty()),

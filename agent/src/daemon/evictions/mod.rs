@@ -25,7 +25,8 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    kubelet_times::MONITORING_INTERVAL_NS, message::resource_of, soft::Departure, units::nanos,
+    kubelet_times::MONITORING_INTERVAL_NS, message::resource_of, record::KillOutcome,
+    soft::Departure, units::nanos,
 };
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};
@@ -59,8 +60,7 @@ impl Agent {
                     available: evicted.available,
                     outcome: evicted.outcome,
                 });
-                let is_shadow = evicted.outcome.is_shadow();
-                self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, is_shadow);
+                self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.outcome);
             }
             let Some(record) = self.eviction_log.record(&event) else {
                 continue;
@@ -107,17 +107,16 @@ impl Agent {
         let attributor = &mut self.oom.attributor;
         attributor.note_eviction(pod, signalled, Duration::ZERO, outcome.into());
         let record = self.eviction_log.record_manager_eviction(decided);
-        self.follow_killed_pod(&decided.pod, signalled, outcome.is_shadow());
+        self.follow_killed_pod(&decided.pod, signalled, outcome);
         let record = Record::evicted(record);
         let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
         self.note_incident(&record, pace_inputs);
         self.append_to_journal(record);
     }
 
-    /// Follows a pod after SIGKILL, or as if in shadow mode: `ensure-dead` sees to its end and, without a kubelet, to
-    /// its emptyDirs.
-    fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
-        if !shadow {
+    /// Follows a pod after SIGKILL: `ensure-dead` sees to its end and, without a kubelet, to its emptyDirs.
+    fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, outcome: KillOutcome) {
+        if outcome == KillOutcome::Killed {
             self.ensure_dead.look_at(KilledPod {
                 entry: Arc::clone(pod),
                 signalled,
@@ -150,7 +149,7 @@ impl Agent {
         }
         log_request(&record);
         self.begin_requested(record.clone());
-        self.append_to_journal(Record::Asked(Box::new(record.clone())));
+        self.append_to_journal(Record::Requested(Box::new(record.clone())));
         if request.shadow {
             return;
         }
@@ -177,10 +176,10 @@ impl Agent {
             uid: record.uid.clone(),
         };
         self.policies.log_objection(&pod);
-        let incident = Incident::of_asked(record);
+        let incident = Incident::of_request(record);
         let how = match incident.eviction.shadow {
             true => Ending::Shadow,
-            false => Ending::Asked,
+            false => Ending::Requested,
         };
         let (signalled, grace) = (
             incident.eviction.stages.signalled,
@@ -222,7 +221,7 @@ impl Agent {
                     // The kubelet had begun before its status came here, at the last tick at the earliest.
                     let begun = now.saturating_sub(nanos(TICK));
                     let (pod, attributor) = (PodName::from(&entry.pod), &mut self.oom.attributor);
-                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Asked);
+                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Requested);
                     self.fastpath
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);

@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_engine::{ManagedPod as _, Resource, RestoredState};
+use evictd_engine::{
+    ManagedPod as _, Pod, Resource, RestoredState, Signal, kubelet_times::MONITORING_INTERVAL_NS,
+};
 use evictd_fastpath::RestoredVictim;
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
@@ -15,8 +17,9 @@ use jiff::Timestamp;
 
 use super::{
     clear,
-    ensure_dead::{EnsureDead, KilledPod},
+    ensure_dead::{EnsureDead, KILL_TIMEOUT, KilledPod},
 };
+use crate::daemon::oom::Ending;
 
 /// Charges the limits with the earlier evictions, before any pod is judged. A limit that comes later counts what the
 /// journal has by then.
@@ -41,17 +44,43 @@ pub fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<Restor
         (!entry.is_younger_than(victim.signalled)).then(|| RestoredVictim {
             pod: Arc::clone(entry),
             signalled: victim.signalled,
+            signal: victim.signal.parse().ok(),
             is_stuck: victim.is_stuck,
         })
     });
     victims.collect()
 }
 
-/// Time of the last eviction for memory: the pace goes on.
+/// Time of the last kill for memory within the kubelet's interval: the pace goes on.
 pub fn last_eviction(restored: &Restored) -> Option<u64> {
-    let last = restored.last_evictions().into_iter();
-    let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);
-    of_memory.map(|(_, at)| at).max()
+    let of_memory = restored.victims().into_iter().filter(|victim| {
+        let signal = victim.signal.parse::<Signal>();
+        signal.is_ok_and(|signal| signal.resource() == Resource::Memory)
+    });
+    let last = of_memory.map(|victim| victim.signalled).max()?;
+    (monotonic_ns().saturating_sub(last) < MONITORING_INTERVAL_NS).then_some(last)
+}
+
+/// Lists the earlier agent's evictions that may be under way: what the OOM killer does meanwhile comes after them. Each
+/// with its pod, the time of its signal, how long it lasts, and how the pod ends.
+pub fn under_way<'a>(
+    restored: &Restored,
+    entries: &'a [Arc<PodEntry>],
+) -> Vec<(&'a Pod, u64, Duration, Ending)> {
+    let now = monotonic_ns();
+    let killed = restored.victims().into_iter();
+    let killed = killed.map(|victim| (victim.uid, victim.signalled, KILL_TIMEOUT, Ending::Killed));
+    let requested = restored.requests().into_iter();
+    let requested = requested.map(|request| {
+        let left = Duration::from_nanos(request.left);
+        (request.uid, request.at, left, Ending::Requested)
+    });
+    let lasts = |at: u64, left| Duration::from_nanos(now.saturating_sub(at)) + left;
+    let all = killed.chain(requested).filter_map(|(uid, at, left, how)| {
+        let entry = is_there(entries, &uid, at)?;
+        Some((&entry.pod, at, lasts(at, left), how))
+    });
+    all.collect()
 }
 
 /// Goes on with what the earlier agent was doing: what is left of its victims is killed once more, and the volumes of
@@ -89,7 +118,7 @@ pub fn go_on(
             died(entry, victim.signalled, volumes);
         }
     }
-    for asked in restored.asked().into_iter().filter(|_| ends_pods) {
+    for asked in restored.requests().into_iter().filter(|_| ends_pods) {
         let Some(entry) = entries.iter().find(|e| e.pod.uid == asked.uid) else {
             continue;
         };

@@ -55,7 +55,7 @@ pub enum Ending {
     /// By SIGKILL, sent here: what dies of it is no kill of the OOM killer.
     Killed,
     /// By the API server, the kubelet or SIGTERM, so that it may go on for a while; or not at all: SIGKILL was refused.
-    Asked,
+    Requested,
     /// Not at all: it was only decided, in shadow mode.
     Shadow,
 }
@@ -65,7 +65,7 @@ impl From<KillOutcome> for Ending {
         match outcome {
             KillOutcome::Killed => Self::Killed,
             KillOutcome::Shadow => Self::Shadow,
-            KillOutcome::Refused(_) => Self::Asked,
+            KillOutcome::Refused(_) => Self::Requested,
         }
     }
 }
@@ -185,7 +185,7 @@ impl OomAttributor {
     pub fn note(&mut self, event: &FastPathEvent) {
         match event {
             FastPathEvent::Evicted(evicted) => self.remember(Remembered {
-                number: (!evicted.outcome.is_shadow()).then_some(evicted.number),
+                number: (evicted.outcome == KillOutcome::Killed).then_some(evicted.number),
                 pod: PodName::from(&evicted.pod.pod),
                 signalled: evicted.stages.signalled,
                 ended: 0,

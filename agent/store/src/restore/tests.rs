@@ -284,16 +284,16 @@ fn what_a_pod_gives_of_other_signals_is_known_to_the_next_agent() {
 fn a_pod_that_was_asked_counts_when_it_goes() {
     let now = clocks(BOOT, 105, WALL + 5);
     let recall = |records: Vec<Record>| counts(records).restore(&now);
-    let record = |may_be_refused| Record::Asked(Box::new(asked(may_be_refused, 30)));
+    let record = |may_be_refused| Record::Requested(Box::new(asked(may_be_refused, 30)));
     // Without an API server it goes, at the end of its time at the latest.
     let restored = recall(vec![record(false)]);
     assert_eq!(ages(&restored), [-25]);
-    let left = restored.asked();
+    let left = restored.requests();
     assert_eq!((left.len(), left[0].left), (1, 25 * SECOND));
     assert!(restored.victims().is_empty(), "pressure may still kill it");
     let victims = restored.planner_state(|_, _| true).victims;
-    assert!(victims.len() == 1 && victims[0].is_asked);
-    assert!(restored.evictions()[0].is_asked);
+    assert!(victims.len() == 1 && victims[0].is_requested);
+    assert!(restored.evictions()[0].is_requested);
     // With one it goes when that has agreed.
     assert!(recall(vec![record(true)]).is_empty());
     let agreed = Counted {
@@ -307,9 +307,9 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
     let killed = Record::evicted(eviction(BOOT, 1, 103, WALL + 3));
     let restored = recall(vec![record(true), agreed, killed]);
     assert_eq!(restored.evictions().len(), 1);
-    assert!(!restored.evictions()[0].is_asked);
+    assert!(!restored.evictions()[0].is_requested);
     let victims = restored.planner_state(|_, _| true).victims;
-    assert!(!victims.last().unwrap().is_asked);
+    assert!(!victims.last().unwrap().is_requested);
 }
 
 /// A tenant's pod has labels of a megabyte. They fill no journal, and limits count it all the same.

@@ -98,9 +98,9 @@ proptest! {
                 prop_assert!(pod.is_some_and(|pod| !pod.is_protected(mode)));
                 // One that was only asked to end may go once more, for a hard threshold.
                 let before = evicted.iter().filter(|(uid, _)| *uid == eviction.uid);
-                let is_asked = before.clone().all(|(_, is_soft)| *is_soft);
+                let is_requested = before.clone().all(|(_, is_soft)| *is_soft);
                 if mode == Mode::Evictd && before.count() > 0 {
-                    prop_assert!(is_asked && !eviction.is_soft, "{} twice", eviction.uid);
+                    prop_assert!(is_requested && !eviction.is_soft, "{} twice", eviction.uid);
                 }
                 evicted.push((eviction.uid.clone(), eviction.is_soft));
             }

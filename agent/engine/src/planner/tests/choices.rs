@@ -108,7 +108,7 @@ fn restored(uid: &str) -> RestoredPending {
     RestoredPending {
         uid: uid.into(),
         at: 0,
-        is_asked: false,
+        is_requested: false,
         is_dead: false,
         signal: Some(DISK),
         usage: 900,
@@ -281,7 +281,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
                 asked_at,
                 RestoredPending {
                     at: asked_at + 600 * SECOND,
-                    is_asked: true,
+                    is_requested: true,
                     ..restored("asked")
                 },
             );
@@ -289,7 +289,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
             assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
         }
         limiter.set_node_quota(1);
-        limiter.charge_asked(&permitted[0], asked_at.unsigned_abs());
+        limiter.charge_request(&permitted[0], asked_at.unsigned_abs());
         let now = asked_at + 20 * SECOND;
         for (pod, permitted) in node.pods.iter_mut().zip(&permitted) {
             let at = now.unsigned_abs();
@@ -613,7 +613,7 @@ fn what_an_asked_pod_leaves_is_waited_for_from_its_end() {
         if is_restored {
             let victim = RestoredPending {
                 at: at + 600 * SECOND,
-                is_asked: true,
+                is_requested: true,
                 is_dead: true,
                 ..restored("asked")
             };
