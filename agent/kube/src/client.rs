@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use evictd_policy::{
     evaluator::ObjectReader,
     gate::{Answer, ClusterAddresses},
@@ -410,7 +411,7 @@ impl ApiClient {
         serde_json::from_slice(&answer).map_err(|e| ApiError::Unanswered(e.to_string()))
     }
 
-    async fn bytes(&self, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+    async fn bytes(&self, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {
         if self.is_shadow() && !request.is_harmless() {
             let (method, path) = (&request.method, &request.path);
             let reason = format!("{method} {path} is not sent in shadow mode");
@@ -436,7 +437,7 @@ impl ApiClient {
         answer
     }
 
-    async fn once(&self, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+    async fn once(&self, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {
         self.counters.requests.add();
         match tokio::time::timeout(request.deadline, exchange(self.client(), request)).await {
             Ok(answer) => answer,
@@ -448,12 +449,12 @@ impl ApiClient {
     }
 }
 
-async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {
     let lost = |e: &dyn std::fmt::Display| ApiError::Unanswered(e.to_string());
     let body = if request.body.is_null() {
-        Vec::new()
+        Bytes::new()
     } else {
-        request.body.to_string().into_bytes()
+        request.body.to_string().into()
     };
     let request = Request::builder()
         .method(request.method.clone())
@@ -467,7 +468,7 @@ async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Vec<u8>, A
     let body = response.into_body().collect_bytes().await;
     let body = body.map_err(|e| lost(&e))?;
     if code.is_success() {
-        return Ok(body.into());
+        return Ok(body);
     }
     let value: Value = serde_json::from_slice(&body).unwrap_or_default();
     let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();

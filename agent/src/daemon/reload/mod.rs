@@ -161,12 +161,26 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     keep("cri", &mut new.cri, &old.cri);
     keep("stateDir", &mut new.state_dir, &old.state_dir);
     keep("mode", &mut new.mode, &old.mode);
+    let (policy, known) = (&mut new.policy, &old.policy);
     // The files that it names are followed all the same.
+    keep("policies", &mut policy.files, &known.files);
     keep(
-        "policies, evictionRates, lastResort or gateSecrets",
-        &mut new.policy,
-        &old.policy,
+        "evictionRates.node",
+        &mut policy.node_rate,
+        &known.node_rate,
     );
+    keep(
+        "evictionRates.node.exemptGrowers",
+        &mut policy.exempt_growers,
+        &known.exempt_growers,
+    );
+    keep(
+        "evictionRates.owner",
+        &mut policy.owner_rate,
+        &known.owner_rate,
+    );
+    keep("lastResort", &mut policy.last_resort, &known.last_resort);
+    keep("gateSecrets", &mut policy.secrets, &known.secrets);
     keep("memoryHook", &mut new.memory_hook, &old.memory_hook);
     keep("memoryGuard", &mut new.memory_guard, &old.memory_guard);
     keep("pinnedGuard", &mut new.pinned_guard, &old.pinned_guard);
