@@ -493,12 +493,14 @@ fn one_pod_goes_as_in_the_kubelet(mut two: Two, signal: &str, ends: bool) {
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     let first = two.files.evictions().remove(0);
     assert_eq!(first.signal, signal);
-    let met = two.files.records().into_iter().find_map(|r| match r {
-        Record::MetInForce(met) if met.signal == signal => Some(met),
+    let is_met = |record: Record| match record {
+        Record::MetInForce(met) if met.signal == signal => Some(met.time),
         _ => None,
-    });
+    };
+    // It may be written after the eviction.
+    let met = wait_for(SOON, || two.files.records().into_iter().find_map(is_met));
     let time = |time: &str| time.parse::<Timestamp>().unwrap();
-    let waited = time(&first.time).duration_since(time(&met.unwrap().time));
+    let waited = time(&first.time).duration_since(time(&met.unwrap()));
     assert!(waited < SignedDuration::from_secs(5), "{waited:?}");
     let least = Duration::from_secs(if ends { 10 } else { 12 });
     if held.is_some() {
