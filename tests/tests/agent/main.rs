@@ -12,6 +12,7 @@ mod manager_embedded;
 mod report_page;
 mod run_embedded;
 mod run_memory;
+mod run_modes;
 mod run_reload;
 mod run_reserves;
 mod run_restart;

@@ -480,6 +480,60 @@ fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
     assert!(second - first >= 10_000_000_000, "{evictions:?}");
 }
 
+/// The threshold is met from the start, and the end of neither pod is enough: in the kubelet's mode one goes at the first look, and
+/// the other one ten seconds later, or once the first has ended.
+fn one_pod_goes_as_in_the_kubelet(mut two: Two, signal: &str, ends: bool) {
+    two.threshold(signal, json!("99.99%"));
+    two.files.config["mode"] = json!("kubelet");
+    let pods = two.forkers();
+    // Whichever is the first.
+    let hold = |pod: &Forker| Undying::hold(pod.pid()).unwrap();
+    let held = (!ends).then(|| pods.each_ref().map(hold));
+    let _agent = two.files.start(&[]);
+    assert!(until(SOON, || !two.files.evicted().is_empty()));
+    let first = two.files.evictions().remove(0);
+    assert_eq!(first.signal, signal);
+    let is_met = |record: Record| match record {
+        Record::MetInForce(met) if met.signal == signal => Some(met.time),
+        _ => None,
+    };
+    // It may be written after the eviction.
+    let met = wait_for(SOON, || two.files.records().into_iter().find_map(is_met));
+    let time = |time: &str| time.parse::<Timestamp>().unwrap();
+    let waited = time(&first.time).duration_since(time(&met.unwrap()));
+    assert!(waited < SignedDuration::from_secs(5), "{waited:?}");
+    let least = Duration::from_secs(if ends { 10 } else { 12 });
+    if held.is_some() {
+        sleep_from(first.stages.signalled, least);
+        assert_eq!(two.files.evicted(), [&*first.name]);
+    }
+    drop(held);
+    assert!(until(SOON, || two.files.evicted().len() > 1));
+    let second = two.files.evictions().remove(1);
+    assert_ne!(second.name, first.name);
+    let apart = Duration::from_nanos(second.stages.signalled - first.stages.signalled);
+    assert!(apart >= least, "{apart:?}");
+}
+
+scenes! {
+    // R43
+    fn the_kubelets_mode_takes_one_pod_in_ten_seconds_for_process_ids() unless not_root() => one_pod_goes_as_in_the_kubelet(
+        Two::new("kubeletpids"), "pid.available", true);
+    // R43
+    fn the_kubelets_mode_waits_for_the_end_of_a_pod_that_went_for_process_ids() unless not_root() => one_pod_goes_as_in_the_kubelet(
+        Two::new("kubeletheld"), "pid.available", false);
+}
+
+/// The same of a disk.
+// R43
+#[test]
+fn the_kubelets_mode_takes_one_pod_in_ten_seconds_for_a_disk() {
+    let two = or_skip!(Two::on_disk("kubeletdisk", 64, 4096, "1Ti"));
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 8);
+    one_pod_goes_as_in_the_kubelet(two, "nodefs.available", true);
+}
+
 /// No pod was walked when the agent starts: the first that is walked is not the one that fills the disk.
 // R10
 #[test]

@@ -176,6 +176,45 @@ scenes! {
     fn at_any_moment_sigstop() => at_any_moment("SIGSTOP", stop);
 }
 
+/// The strategy `qos` spares a Guaranteed pod as long as another one is left: the guard does not end it, and the OOM killer comes. Where
+/// daemons of the node use more than the 80 MiB that the pods may not have, it is not spared.
+// R20
+#[test]
+fn a_guaranteed_pod_is_spared_unless_daemons_use_more_than_reserved() {
+    for (strategy, daemons, oom_kills) in [("kubelet", 0, 0), ("qos", 0, 1), ("qos", 64, 0)] {
+        let mut guarded = or_skip!(Guarded::new("guardqos"));
+        let pods = json!([
+            { "name": "guaranteed", "cgroup": "kubepods/guaranteed", "limits": { "memory": "170Mi" } },
+            { "name": "other", "cgroup": "kubepods/other" },
+        ]);
+        let start = |guarded: &Guarded, cgroup: &str, mib: u64, rate: &str| {
+            let cgroup = guarded.scope.child(cgroup).unwrap();
+            let mib = mib.to_string();
+            let hog = Hog::start(&cgroup, &["--mib", &mib, "--rate", rate, "--head", "30"]);
+            hog.unwrap()
+        };
+        let mut others = [("kubepods/other", 24), ("system", daemons)]
+            .map(|(cgroup, mib)| start(&guarded, cgroup, mib, "0"));
+        guarded.scope.limit_child("kubepods", 176 * MIB).unwrap();
+        // The bystander of 32 is in no pod here.
+        let used = 56 + daemons;
+        guarded.wait_for_usage(used);
+        let guard = guarded.files.config["pinnedGuard"].take();
+        let mut files = Files::new(guarded.scope.path(), &pods);
+        files.config["pinnedGuard"] = guard;
+        files.config["rankingStrategy"] = json!(strategy);
+        guarded.scope.child("kubepods/guaranteed").unwrap();
+        guarded.files = files;
+        let agent = or_skip!(guarded.start());
+        let mut hog = start(&guarded, "kubepods/guaranteed", 1024, "20");
+        guarded.wait_for_usage(used + 50);
+        let _stopped = stop(agent);
+        hog.killed();
+        assert_eq!(guarded.oom_kills(), oom_kills, "{strategy} {daemons}");
+        assert!(others.iter_mut().all(Hog::is_alive));
+    }
+}
+
 /// The agent has left a trigger as far beyond the threshold as there was page cache; the hog takes its place, and the counter
 /// never gets there.
 #[test]

@@ -7,7 +7,8 @@ use std::{
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::ExitStatusExt as _},
 };
 
-use evictd_node::cgroup::memory::Version;
+use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
+use evictd_node::{cgroup::memory::Version, proc::machine::has_mglru};
 use evictd_store::record::oom_kill::OomCause;
 use evictd_tests::{
     cgroup::begin_in,
@@ -146,8 +147,8 @@ enum Limited {
     Pods,
 }
 
-/// A pod that uses page cache takes nothing from its neighbours that the kernel could not give back. A hog beside it is evicted
-/// all the same.
+/// A pod that uses page cache for some seconds takes nothing from its neighbours that the kernel could not give back: no pod goes at
+/// once. A hog beside it is evicted all the same.
 fn only_the_hog_dies(way: &str) {
     for limited in [Limited::Pods, Limited::Node] {
         let mut scene = Scene::new(&format!("pace-{way}"), 512, limited);
@@ -173,10 +174,40 @@ fn only_the_hog_dies(way: &str) {
 
 scenes! {
     // R2, R40
-    fn writers_kill_no_pod() unless no_room() => only_the_hog_dies("write");
-    fn readers_kill_no_pod() unless no_room() => only_the_hog_dies("read");
-    fn mappers_kill_no_pod() unless no_room() => only_the_hog_dies("map");
-    fn makers_of_many_files_kill_no_pod() unless no_room() => only_the_hog_dies("files");
+    fn writers_kill_no_pod_at_once() unless no_room() => only_the_hog_dies("write");
+    fn readers_kill_no_pod_at_once() unless no_room() => only_the_hog_dies("read");
+    fn mappers_kill_no_pod_at_once() unless no_room() => only_the_hog_dies("map");
+    fn makers_of_many_files_kill_no_pod_at_once() unless no_room() => only_the_hog_dies("files");
+}
+
+/// Active page cache alone brings the kubelet's count below the threshold, and stays: after ten seconds the first pod in the order goes,
+/// which has that cache, and no other one.
+fn only_the_pod_of_the_cache_goes(way: &str, limited: Limited) {
+    skip_if!(has_mglru(Path::new("/sys")).then_some("the kernel keeps this page cache inactive"));
+    let mut scene = Scene::new(&format!("pace-{way}-on"), 512, limited);
+    let _agent = scene.files.start(&[]);
+    let started = monotonic_ns();
+    // It fits beside the pods: nothing of it is reclaimed.
+    let reads = ["--way", way, "--mib", "1500", "--size", "320"];
+    let mut worker = scene.start("worker", &reads);
+    assert!(worker.says("done").unwrap());
+    scene.disk.sync().unwrap();
+    one_goes(&scene.files);
+    // It takes its cache along, and the next one would be due after ten seconds.
+    std::thread::sleep(Duration::from_secs(12));
+    scene.evicts_only(&["worker"]);
+    let eviction = scene.files.evictions().remove(0);
+    assert!(eviction.stages.signalled - started >= MONITORING_INTERVAL_NS);
+    let pace = eviction.pace.unwrap();
+    assert!(pace.only_cache && !pace.urgent, "{pace:?}");
+    worker.killed();
+}
+
+scenes! {
+    // R15, R43
+    fn cache_that_is_read_and_stays_takes_one_pod() unless no_room() => only_the_pod_of_the_cache_goes("read", Limited::Node);
+    // R15, R43
+    fn cache_that_is_mapped_and_stays_takes_one_pod() unless no_room() => only_the_pod_of_the_cache_goes("map", Limited::Pods);
 }
 
 /// Bytes of the machine that are left by the kubelet's count.
@@ -198,9 +229,9 @@ fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
     fs::write(&manifest, pods.to_string()).unwrap();
 }
 
-/// The same on the machine: active page cache brings the kubelet's count below the threshold, and memory is not short.
+/// On the machine: active page cache brings the kubelet's count below the threshold for some seconds, and memory is not short.
 #[test]
-fn readers_on_the_machine_kill_no_pod() {
+fn readers_on_the_machine_kill_no_pod_at_once() {
     skip_if!(no_room());
     let mut scene = Scene::new("pace-machine", 3000, Limited::Node);
     // Other programs of the machine take and give back memory meanwhile.
