@@ -102,7 +102,7 @@ pub fn judge(seed: u64) -> Judgement {
 
 fn strategy_of<'a>(index: usize, incident: &world::Incident) -> Box<dyn Strategy<'a>> {
     match index {
-        0 => Box::new(Evictd::new(incident.restart, incident.pods.len())),
+        0 => Box::new(Evictd::new(incident)),
         1 => Box::new(Kubelet::new(incident.kubelet_looks)),
         _ => Box::new(Poller::default()),
     }
@@ -178,7 +178,7 @@ pub fn replay(seed: u64) -> String {
     let mut text = format!("seed {seed}: {}\n", describe(&incident));
     let _ = writeln!(
         text,
-        "capacity {:.0} MiB, {} pods, signal {:.2} ms, limits {:?}, swap {:.0} MiB, restart {:?}",
+        "capacity {:.0} MiB, {} pods, signal {:.2} ms, limits {:?}, swap {:.0} MiB, restart {:?}, rate counts {:?}",
         mib(incident.capacity as f64),
         incident.pods.len(),
         incident.signal as f64 / 1e6,
@@ -189,6 +189,7 @@ pub fn replay(seed: u64) -> String {
             .collect::<Vec<_>>(),
         mib(incident.swap),
         incident.restart.map(seconds),
+        incident.rate.as_ref().map(Vec::len),
     );
     let times: Vec<f64> = back.kills.iter().map(|time| seconds(*time)).collect();
     let _ = writeln!(
