@@ -200,6 +200,17 @@ fn accounting(world: &World<'_>) -> Accounting {
     }
 }
 
+/// How many more evictions the node's rate allowed at a moment of a course.
+pub fn left_of_rate(incident: &Incident, course: &Course<'_>, now: u64) -> usize {
+    let kills = course.kills.iter().filter(|kill| kill.time <= now);
+    let journal = kills.map(|kill| Eviction {
+        pod: kill.pod,
+        at: kill.time,
+        is_stuck: false,
+    });
+    limiter(incident, &Vec::from_iter(journal)).left_of_node_rate(now)
+}
+
 /// Computes what `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
 fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> MachineMemory {
     let capacity = world.incident.capacity;
