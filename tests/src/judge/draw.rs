@@ -1,11 +1,20 @@
 //! Draws incidents.
 
-use evictd_engine::{QosClass, RankInputs, model::settings::RankingStrategy};
+use evictd_engine::{
+    QosClass, RankInputs,
+    model::settings::RankingStrategy,
+    units::{nanos, signed},
+};
 use fastrand::Rng;
 
-use super::world::{Incident, Line, MS, PodSpec, SECOND, ScopeKind};
+use super::{
+    evictd::RATE,
+    world::{Incident, Line, MS, PodSpec, SECOND, ScopeKind},
+};
 
 const MIB: f64 = (1 << 20) as f64;
+/// Tells the seeds of [`rate`] from those of the incidents.
+const RATE_STREAM: u64 = 1 << 63;
 
 /// Between two amounts, with each octave as probable as the others.
 fn octaves(rng: &mut Rng, least: f64, most: f64) -> f64 {
@@ -332,6 +341,10 @@ pub fn draw(seed: u64) -> Incident {
     marks.extend(outside.0.iter().map(|point| point.0));
     marks.sort_unstable();
     marks.dedup();
+    let rate = rate(seed);
+    if rate.is_some() {
+        traits.push("eviction rate");
+    }
     Incident {
         shape,
         traits,
@@ -353,6 +366,7 @@ pub fn draw(seed: u64) -> Incident {
         wake: time(rng, MS / 50, MS),
         signal: octaves(rng, 50_000.0, 5_000_000.0) as u64,
         restart,
+        rate,
         kubelet_looks: time(rng, 0, 10 * SECOND),
         ranking: match rng.u32(0..10) {
             0 => RankingStrategy::Usage,
@@ -366,6 +380,23 @@ pub fn draw(seed: u64) -> Incident {
             _ => 0.0,
         },
     }
+}
+
+/// The node's eviction rate, with what it counts already: a third of the nodes have one, and half of these have evicted
+/// before. It has a stream of its own: all that is drawn beside it stays the same.
+fn rate(seed: u64) -> Option<Vec<i64>> {
+    let rng = &mut Rng::with_seed(seed ^ RATE_STREAM);
+    if rng.u32(0..3) > 0 {
+        return None;
+    }
+    let count = match chance(rng, 50) {
+        true => rng.u32(1..=RATE.evictions),
+        false => 0,
+    };
+    let period = nanos(RATE.period);
+    let mut charged: Vec<i64> = (0..count).map(|_| -signed(time(rng, 0, period))).collect();
+    charged.sort_unstable();
+    Some(charged)
 }
 
 /// A pod that uses so many bytes.

@@ -3,31 +3,42 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, SelectionCriteria, Signal,
+    Candidate, CandidateState, ManagedPod, Pod, SelectionCriteria, Signal,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
     counter_history::CounterHistory,
+    eviction_state::EvictionState,
     flush_deadline::{FlushDeadline, FlushInputs},
     growers::{Growers, WATCHED, counter_jump},
-    limiter::EvictionKind,
+    kubelet_times::MONITORING_INTERVAL_NS,
+    limiter::{EvictionKind, EvictionLimiter, Rate},
     model::{
         settings::Mode,
         usage::{FreeSwap, MachineMemory, MemoryReading},
     },
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::LastResort,
+    permit::{EvictionPermit, LastResort, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, Nearness, Notification, ScopeState},
     shortage::Shortage,
     terminating::{Terminating, VictimReading, VictimState},
+    units::{nanos, signed},
 };
 
 use super::{
     course::{Course, Strategy},
-    world::{MS, Reading, ScopeKind, World},
+    world::{Incident, MS, Reading, ScopeKind, World},
 };
+
+/// The node's eviction rate, as in the chart's values: `exemptGrowers` is set too.
+pub const RATE: Rate = Rate {
+    evictions: 10,
+    period: Duration::from_secs(300),
+};
+/// The index of its quota.
+const NODE_QUOTA: u8 = 1;
 
 /// Bytes that have to move for all pods to be read anew, and how long what was read lasts otherwise, as in the fast
 /// path.
@@ -46,6 +57,12 @@ const BLUR_OF_A_CPU: u64 = 2 * 125 * 4096;
 pub struct Evictd {
     pace: Pace,
     in_flight: Vec<Victim>,
+    limiter: EvictionLimiter,
+    pods: Vec<NodePod>,
+    /// What the journal has of its evictions, the oldest first. It outlives the agent.
+    journal: Vec<Eviction>,
+    /// Threshold and minimum reclaim that the last look went by, in bytes; `None` before the first one.
+    limits: Option<(u64, u64)>,
     next: u64,
     restart: Option<u64>,
     trigger: Option<f64>,
@@ -63,6 +80,97 @@ struct Victim {
     pod: usize,
     terminating: Terminating,
     is_reported: bool,
+}
+
+impl Victim {
+    /// A pod that an earlier agent has signalled, like the fast path's `Victim::restored`.
+    fn restored(world: &World<'_>, eviction: &Eviction) -> Self {
+        let &Eviction { pod, at, is_stuck } = eviction;
+        let left = VictimReading {
+            populated: world.populated(pod),
+            usage: world.left(pod),
+        };
+        Self {
+            pod,
+            terminating: Terminating::restore(at, world.now, left, world.shared(pod), is_stuck),
+            is_reported: is_stuck || !left.populated,
+        }
+    }
+}
+
+/// An eviction as the journal has it.
+struct Eviction {
+    pod: usize,
+    /// Time of SIGKILL, in nanoseconds.
+    at: u64,
+    /// Whether the victim was found to be stuck.
+    is_stuck: bool,
+}
+
+/// A pod as the limiter sees it: no policy is about it.
+struct NodePod {
+    pod: Pod,
+    permit: EvictionPermit,
+    state: EvictionState,
+    protected: bool,
+}
+
+impl NodePod {
+    fn new(protected: bool) -> Self {
+        let permit = EvictionPermit::default();
+        permit.set(Permission::Always, 0, &[NODE_QUOTA]);
+        Self {
+            pod: Pod::default(),
+            permit,
+            state: EvictionState::default(),
+            protected,
+        }
+    }
+}
+
+impl ManagedPod for NodePod {
+    fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    fn permit(&self) -> &EvictionPermit {
+        &self.permit
+    }
+
+    fn eviction_state(&self) -> &EvictionState {
+        &self.state
+    }
+
+    fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    fn memory_usage(&self) -> u64 {
+        0
+    }
+
+    fn is_younger_than(&self, _: u64) -> bool {
+        false
+    }
+
+    fn has_older_than(&self, _: u64) -> bool {
+        false
+    }
+}
+
+/// Builds the limiter of a new agent, which counts what was evicted before.
+fn limiter(incident: &Incident, journal: &[Eviction]) -> EvictionLimiter {
+    let limiter = EvictionLimiter::default();
+    if let Some(before) = &incident.rate {
+        limiter.set_quota(NODE_QUOTA, Some(RATE.evictions), nanos(RATE.period), None);
+        limiter.set_node_quota(NODE_QUOTA);
+        limiter.exempt_growers(true);
+        let own = journal.iter().map(|eviction| signed(eviction.at));
+        for at in before.iter().copied().chain(own) {
+            limiter.charge_restored(NODE_QUOTA, at);
+        }
+    }
+    limiter
 }
 
 /// Builds the accounting of the simulated node's scope.
@@ -92,6 +200,17 @@ fn accounting(world: &World<'_>) -> Accounting {
     }
 }
 
+/// How many more evictions the node's rate allowed at a moment of a course.
+pub fn left_of_rate(incident: &Incident, course: &Course<'_>, now: u64) -> usize {
+    let kills = course.kills.iter().filter(|kill| kill.time <= now);
+    let journal = kills.map(|kill| Eviction {
+        pod: kill.pod,
+        at: kill.time,
+        is_stuck: false,
+    });
+    limiter(incident, &Vec::from_iter(journal)).left_of_node_rate(now)
+}
+
 /// Computes what `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
 fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> MachineMemory {
     let capacity = world.incident.capacity;
@@ -107,20 +226,60 @@ fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> Machin
 }
 
 impl Evictd {
-    /// The agent is started at the beginning, on a node with so many pods.
-    pub fn new(restart: Option<u64>, pods: usize) -> Self {
+    /// The agent is started at the beginning.
+    pub fn new(incident: &Incident) -> Self {
+        Self::start(incident, incident.restart, Vec::new())
+    }
+
+    fn start(incident: &Incident, restart: Option<u64>, journal: Vec<Eviction>) -> Self {
+        let pods = incident
+            .pods
+            .iter()
+            .map(|spec| NodePod::new(spec.protected));
         Self {
             pace: Pace::default(),
             in_flight: Vec::new(),
+            limiter: limiter(incident, &journal),
+            pods: pods.collect(),
+            journal,
+            limits: None,
             next: 0,
             restart,
             trigger: None,
             pressed: false,
-            history: CounterHistory::new(pods),
+            history: CounterHistory::new(incident.pods.len()),
             read: (0, 0),
             growers: Growers::of(WATCHED, counter_jump(0)),
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
+        }
+    }
+
+    /// Starts the next agent, with what the journal tells it. No incident lasts for the ten minutes after which victims are
+    /// forgotten.
+    fn restarted(&mut self, world: &World<'_>) -> Self {
+        let journal = std::mem::take(&mut self.journal);
+        let mut next = Self::start(world.incident, None, journal);
+        let is_recent = |at: &u64| world.now.saturating_sub(*at) < MONITORING_INTERVAL_NS;
+        let last = next.journal.last().map(|eviction| eviction.at);
+        if let Some(last) = last.filter(is_recent) {
+            next.pace.evicted(last);
+        }
+        // Of a pod that was signalled twice the last time counts.
+        for (index, eviction) in next.journal.iter().enumerate() {
+            let mut later = next.journal.iter().skip(index + 1);
+            let is_there = world.usage(eviction.pod).is_some();
+            if is_there && later.all(|other| other.pod != eviction.pod) {
+                next.in_flight.push(Victim::restored(world, eviction));
+            }
+        }
+        next
+    }
+
+    /// Takes over other thresholds, like `MemoryMonitor::apply_settings`.
+    fn apply_limits(&mut self, limits: (u64, u64)) {
+        if self.limits.replace(limits).is_some_and(|old| old != limits) {
+            self.pace.reset();
         }
     }
 
@@ -265,6 +424,12 @@ impl Evictd {
             let usage = world.left(victim.pod);
             let seen = VictimReading { populated, usage };
             let fate = victim.terminating.observe(now, seen);
+            if fate == VictimState::BecameStuck {
+                let mut evictions = self.journal.iter_mut().rev();
+                if let Some(eviction) = evictions.find(|eviction| eviction.pod == victim.pod) {
+                    eviction.is_stuck = true;
+                }
+            }
             victim.is_reported |= victim.terminating.is_report_due(now, fate, is_enough);
             let is_over = victim.is_reported && fate == VictimState::Released;
             if is_over {
@@ -305,6 +470,20 @@ struct SimulatedPods<'r, 'a> {
     candidates: Vec<Candidate>,
 }
 
+impl SimulatedPods<'_, '_> {
+    /// What the limiter says of a pod.
+    fn state_of(&self, pod: usize, kind: EvictionKind, resort: LastResort) -> CandidateState {
+        let Evictd {
+            limiter,
+            in_flight,
+            pods,
+            ..
+        } = &*self.evictd;
+        let is_victim = in_flight.iter().any(|victim| victim.pod == pod);
+        limiter.state_of(&pods[pod], self.world.now, kind, resort, is_victim)
+    }
+}
+
 impl Pods for SimulatedPods<'_, '_> {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
         let world = &*self.world;
@@ -319,11 +498,15 @@ impl Pods for SimulatedPods<'_, '_> {
         self.world.rules()
     }
 
-    fn load(&mut self, _kind: EvictionKind, _resort: LastResort) -> u64 {
-        let in_flight = &self.evictd.in_flight;
-        self.candidates = self
-            .world
-            .candidates(|pod| in_flight.iter().any(|v| v.pod == pod));
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+        self.candidates = self.world.candidates(|_| false);
+        for pod in 0..self.candidates.len() {
+            let state = self.state_of(pod, kind, resort);
+            let candidate = &mut self.candidates[pod];
+            if state != CandidateState::Eligible {
+                candidate.state = state;
+            }
+        }
         self.evictd.note_usages(self.world);
         let candidates = self.candidates.iter();
         let eligible = candidates.filter(|c| c.state == CandidateState::Eligible);
@@ -331,11 +514,11 @@ impl Pods for SimulatedPods<'_, '_> {
     }
 
     fn allowed(&self) -> usize {
-        usize::MAX
+        self.evictd.limiter.left_of_node_rate(self.world.now)
     }
 
     fn is_beyond_rate(&self) -> bool {
-        false
+        self.evictd.limiter.is_beyond_rate(self.world.now)
     }
 
     fn has_evicted_lately(&self) -> bool {
@@ -369,19 +552,25 @@ impl Pods for SimulatedPods<'_, '_> {
     }
 
     fn last_resort(&self) -> LastResort {
-        LastResort::None
+        self.evictd.limiter.last_resort()
     }
 
     fn denied(&self) -> usize {
-        0
+        let is_denied = |pod: &usize| {
+            let state = self.state_of(*pod, EvictionKind::Urgent, LastResort::None);
+            !self.evictd.pods[*pod].protected && state == CandidateState::Protected
+        };
+        (0..self.candidates.len()).filter(is_denied).count()
     }
 
     fn dying(&self) -> usize {
         self.evictd.dying()
     }
 
-    fn evict(&mut self, pod: usize, _choice: Choice) -> Attempt {
-        if !self.world.populated(pod) {
+    fn evict(&mut self, pod: usize, choice: Choice) -> Attempt {
+        // The pod before may have used up what the rate had left.
+        let state = self.state_of(pod, choice.kind, choice.resort);
+        if state != CandidateState::Eligible || !self.world.populated(pod) {
             return Attempt::Nothing;
         }
         let (world, evictd) = (&mut *self.world, &mut *self.evictd);
@@ -389,6 +578,12 @@ impl Pods for SimulatedPods<'_, '_> {
         let (held, shared) = (world.held(pod), world.shared(pod));
         let (why, numbers) = reason(self.round);
         self.course.kill(world, pod, why, &numbers);
+        evictd.limiter.charge(&evictd.pods[pod], now);
+        evictd.journal.push(Eviction {
+            pod,
+            at: now,
+            is_stuck: false,
+        });
         let expected = working_set.min(held);
         let terminating = Terminating::new(now, expected, shared);
         let mut gives = Pending::default();
@@ -443,17 +638,9 @@ impl<'a> Strategy<'a> for Evictd {
 
     fn look(&mut self, world: &mut World<'a>, course: &mut Course<'a>) {
         if self.restart.is_some_and(|restart| restart <= world.now) {
-            // The next agent is told of the victims of the one before, and when the last one went.
-            let in_flight = std::mem::take(&mut self.in_flight);
-            let last = self.pace.last_eviction();
-            *self = Self {
-                in_flight,
-                ..Self::new(None, world.incident.pods.len())
-            };
-            if let Some(last) = last {
-                self.pace.evicted(last);
-            }
+            *self = self.restarted(world);
         }
+        self.apply_limits(world.limits());
         self.look_at_scope(world);
         let thresholds = accounting(world).thresholds;
         let (available, resolves) = (
@@ -467,8 +654,12 @@ impl<'a> Strategy<'a> for Evictd {
             self.read_pods_when_due(world);
         }
         self.next = world.now + self.wait(world);
-        if let Some(restart) = self.restart {
-            self.next = self.next.min(restart.max(world.now + 1));
+        // Other thresholds wake it as well.
+        let changes = world.incident.limits.iter().map(|limit| limit.0);
+        let change = changes.filter(|at| *at > world.now).min();
+        let restart = self.restart.map(|at| at.max(world.now + 1));
+        for at in [change, restart].into_iter().flatten() {
+            self.next = self.next.min(at);
         }
         // As `WatchedScope::arm`; what the machine lacks besides is counted as used.
         let lacking = self.sample.usage - self.sample.usage.min(world.read().usage);

@@ -30,6 +30,10 @@
 //! **Avoidable** is the OOM kill of a node whose memory the judge keeps from being used up. An OOM whose choice was sent SIGKILL
 //! before is none: the kernel only helps it to die. The judge's own choice has to do without that help.
 //!
+//! **Beyond the rate.** A third of the nodes have the eviction rate of the chart's values, and half of these have used up a part
+//! of it or all. The judge itself, the kubelet and the poller have none. An avoidable OOM kill that comes when evictd's rate is
+//! used up is counted apart too: then no pod goes but those that make the growth.
+//!
 //! A needless pod is told by what the node was like: *cache*: the threshold was met by page cache alone, *brief*: the
 //! shortage was genuine but would have ended by itself within 10 s, or with what was on its way.
 
@@ -44,11 +48,13 @@ use course::{Course, Kubelet, Poller, Strategy, run};
 pub use report::Report;
 use world::World;
 
-use self::evictd::Evictd;
+use self::evictd::{Evictd, left_of_rate};
 use hindsight::{Hindsight, cause, look_back, was_demanded, was_ending};
 
 /// The strategies, in the order of the results.
 pub const STRATEGIES: [&str; 3] = ["evictd", "kubelet", "poll-100ms"];
+/// The index of evictd's own.
+const EVICTD: usize = 0;
 
 /// A pod that goes so many nanoseconds before a crossing goes for it: statistics are no more exact.
 const AT_ONCE: u64 = 50 * world::MS;
@@ -68,6 +74,8 @@ pub struct Verdict {
     pub ooms: usize,
     /// The judge would have denied the node an OOM kill.
     pub avoidable: bool,
+    /// The OOM kill is avoidable, and the node's eviction rate was used up when it came. For evictd only.
+    pub beyond_rate: bool,
     /// Causes of the needless kills, one for each.
     pub causes: Vec<String>,
 }
@@ -87,10 +95,14 @@ pub struct Judgement {
 pub fn judge(seed: u64) -> Judgement {
     let incident = draw::draw(seed);
     let back = look_back(World::new(&incident));
-    let verdicts = [0, 1, 2].map(|strategy| {
-        let mut strategy = strategy_of(strategy, &incident);
+    let verdicts = [0, 1, 2].map(|index| {
+        let mut strategy = strategy_of(index, &incident);
         let course = run(World::new(&incident), strategy.as_mut(), |_| ());
-        status(&course, &back).0
+        let mut verdict = status(&course, &back).0;
+        let had_rate_left = |(at, _): &(u64, usize)| left_of_rate(&incident, &course, *at) > 0;
+        verdict.beyond_rate =
+            index == EVICTD && verdict.avoidable && !course.ooms.iter().any(had_rate_left);
+        verdict
     });
     Judgement {
         seed,
@@ -102,7 +114,7 @@ pub fn judge(seed: u64) -> Judgement {
 
 fn strategy_of<'a>(index: usize, incident: &world::Incident) -> Box<dyn Strategy<'a>> {
     match index {
-        0 => Box::new(Evictd::new(incident.restart, incident.pods.len())),
+        EVICTD => Box::new(Evictd::new(incident)),
         1 => Box::new(Kubelet::new(incident.kubelet_looks)),
         _ => Box::new(Poller::default()),
     }
@@ -178,7 +190,7 @@ pub fn replay(seed: u64) -> String {
     let mut text = format!("seed {seed}: {}\n", describe(&incident));
     let _ = writeln!(
         text,
-        "capacity {:.0} MiB, {} pods, signal {:.2} ms, limits {:?}, swap {:.0} MiB, restart {:?}",
+        "capacity {:.0} MiB, {} pods, signal {:.2} ms, limits {:?}, swap {:.0} MiB, restart {:?}, rate counts {:?}",
         mib(incident.capacity as f64),
         incident.pods.len(),
         incident.signal as f64 / 1e6,
@@ -189,6 +201,7 @@ pub fn replay(seed: u64) -> String {
             .collect::<Vec<_>>(),
         mib(incident.swap),
         incident.restart.map(seconds),
+        incident.rate.as_ref().map(Vec::len),
     );
     let times: Vec<f64> = back.kills.iter().map(|time| seconds(*time)).collect();
     let _ = writeln!(
@@ -230,7 +243,7 @@ pub fn replay(seed: u64) -> String {
             course
                 .ooms
                 .iter()
-                .map(|(time, pod)| (*time, format!("OOM KILL of pod {pod}"))),
+                .map(|(time, pod)| (*time, oom_text(&incident, *time, *pod))),
         );
         lines.sort_by_key(|line| line.0);
         for (time, line) in lines {
@@ -238,6 +251,21 @@ pub fn replay(seed: u64) -> String {
         }
     }
     text
+}
+
+fn oom_text(incident: &world::Incident, time: u64, pod: usize) -> String {
+    use world::mib;
+    let Some(spec) = incident.pods.get(pod) else {
+        return "NO POD IS LEFT for the OOM killer".to_owned();
+    };
+    format!(
+        "OOM KILL of pod {pod} ({:?}, priority {}, request {:.0} MiB, anon {:.0} MiB{})",
+        spec.inputs.qos,
+        spec.inputs.priority,
+        mib(spec.inputs.request as f64),
+        mib(spec.anon.at(time)),
+        if spec.protected { ", protected" } else { "" },
+    )
 }
 
 fn state(world: &World<'_>) -> String {

@@ -11,7 +11,7 @@ const WORST: usize = 10;
 
 /// What is summed over the incidents: the heading, the name in JSON, and what one incident adds.
 type Count = (&'static str, &'static str, fn(&Verdict) -> usize);
-const COUNTS: [Count; 8] = [
+const COUNTS: [Count; 9] = [
     ("needless kills", "needlessKills", |v| v.needless),
     ("of these for page cache", "needlessKillsForCache", |v| {
         v.cache
@@ -30,6 +30,11 @@ const COUNTS: [Count; 8] = [
     ("avoidable OOM kills", "avoidableOomKills", |v| {
         usize::from(v.avoidable)
     }),
+    (
+        "of these with the rate used up",
+        "avoidableOomKillsBeyondRate",
+        |v| usize::from(v.beyond_rate),
+    ),
     ("incidents with OOM kills", "incidentsWithOomKills", |v| {
         usize::from(v.ooms > 0)
     }),
@@ -89,7 +94,9 @@ impl Report {
     pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
         let badness = |j: &&Judgement| {
             let status = &j.verdicts[strategy];
-            usize::from(status.avoidable) * 1000 + status.needless
+            // What is not for the rate comes first.
+            let ooms = usize::from(status.avoidable) * 2 - usize::from(status.beyond_rate);
+            ooms * 1000 + status.needless
         };
         let mut worst: Vec<&Judgement> =
             self.judgements.iter().filter(|j| badness(j) > 0).collect();
@@ -109,6 +116,7 @@ impl Report {
                     "kills": status.kills,
                     "needless": status.needless,
                     "avoidableOomKill": status.avoidable,
+                    "isBeyondRate": status.beyond_rate,
                 })
             });
             let mut found = json!({
@@ -133,7 +141,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.judgements.len();
         writeln!(f, "{count} incidents, {} pods had to go\n", self.needed())?;
-        let row = |name: &str, cells: [String; 8]| format!("| {name} | {} |", cells.join(" | "));
+        let row = |name: &str, cells: [String; COUNTS.len()]| {
+            format!("| {name} | {} |", cells.join(" | "))
+        };
         let headings = COUNTS.map(|(heading, ..)| heading.to_owned());
         writeln!(f, "{}", row("strategy", headings))?;
         writeln!(f, "{}", row("---", COUNTS.map(|_| "---".to_owned())))?;
@@ -161,12 +171,13 @@ impl fmt::Display for Report {
                     kills,
                     needless,
                     avoidable,
+                    beyond_rate,
                     ..
                 } = &judgement.verdicts[index];
-                let oom = if *avoidable {
-                    ", avoidable OOM kill"
-                } else {
-                    ""
+                let oom = match (avoidable, beyond_rate) {
+                    (false, _) => "",
+                    (true, false) => ", avoidable OOM kill",
+                    (true, true) => ", avoidable OOM kill with the rate used up",
                 };
                 writeln!(
                     f,

@@ -21,3 +21,24 @@ fn evictd_takes_no_pod_needlessly_and_the_others_lose() {
     assert!(avoidable(kubelet) > 20, "{report}");
     assert!(needless(poller) > 20, "{report}");
 }
+
+/// No pod makes the growth, so none goes beyond the rate.
+#[test]
+fn the_nodes_rate_holds_beside_a_growth_outside_of_pods() {
+    let mut count = 0;
+    for seed in 0..400 {
+        let incident = draw::draw(seed);
+        let Some(before) = incident
+            .rate
+            .filter(|_| incident.shape == "outside of pods")
+        else {
+            continue;
+        };
+        // They count until the end.
+        let counted = before.iter().filter(|at| **at > -200_000_000_000).count();
+        let kills = judge(seed).verdicts[EVICTD].kills;
+        assert!(counted + kills <= 10, "seed {seed}: {counted} and {kills}");
+        count += 1;
+    }
+    assert!(count > 0);
+}

@@ -121,6 +121,9 @@ pub struct Incident {
     /// From the decision to the arrival of SIGKILL.
     pub signal: u64,
     pub restart: Option<u64>,
+    /// The node has an eviction rate, which counts evictions of these times already: nanoseconds, before the beginning. The
+    /// oldest is the first.
+    pub rate: Option<Vec<i64>>,
     pub kubelet_looks: u64,
     pub ranking: RankingStrategy,
     /// Times at which lines and limits change their course, ascending.
