@@ -11,6 +11,9 @@ use crate::units::{SECOND, is_zero};
 const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
 const SHORTEST_NS: u64 = 1_000_000;
+/// A growth may pause for so many nanoseconds, or for an eighth of the window, before it counts as one that has ended.
+const PAUSE_NS: u64 = SECOND / 4;
+const PAUSE_PART: u64 = 8;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RecordedGrowth")]
@@ -230,15 +233,20 @@ impl Growth {
 
     /// The growth over each window, as of the latest amount; windows without a growth of at least `noise` are left out.
     pub fn windows(&self, noise: u64) -> impl Iterator<Item = Grown> {
-        let seen = self.windows.iter().filter_map(move |window| {
-            let (begin, latest) = (window.begin?, self.latest?);
-            Some(Grown {
-                amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
-                elapsed: latest.time.saturating_sub(begin.time),
-                deferred: latest.deferred.saturating_sub(begin.deferred),
-            })
-        });
+        let seen = self
+            .windows
+            .iter()
+            .filter_map(|window| self.grown_over(window));
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
+    }
+
+    fn grown_over(&self, window: &Window) -> Option<Grown> {
+        let (begin, latest) = (window.begin?, self.latest?);
+        Some(Grown {
+            amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
+            elapsed: latest.time.saturating_sub(begin.time),
+            deferred: latest.deferred.saturating_sub(begin.deferred),
+        })
     }
 
     /// The fastest growth over any window, per second; windows as in [`Self::windows`], and 0 where there is none.
@@ -328,13 +336,25 @@ impl Growth {
     }
 
     /// The growth that uses up the headroom first, and the nanoseconds that this takes; `None` where no growth lasts so
-    /// long: each is taken to go on for `lasts` times as long as it was seen.
+    /// long: each is taken to go on for `lasts` times as long as it was seen, unless it has ended.
     pub fn exhausts(&self, headroom: Headroom, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
-        let ends = self.windows(noise).filter_map(|grown| {
+        let growing = self.windows(noise).filter(|grown| !self.has_ended(*grown));
+        let ends = growing.filter_map(|grown| {
             let time = grown.exhausts(headroom);
             (time <= grown.elapsed.saturating_mul(lasts)).then_some((time, grown))
         });
         ends.min_by_key(|(time, _)| *time)
+    }
+
+    /// Whether a growth has ended: over the last part of its window it was an eighth as fast at most.
+    fn has_ended(&self, grown: Grown) -> bool {
+        let pause = PAUSE_NS.max(grown.elapsed / PAUSE_PART);
+        let mut shorter = self
+            .windows
+            .iter()
+            .filter_map(|window| self.grown_over(window));
+        let last_part = shorter.find(|part| (pause..grown.elapsed).contains(&part.elapsed));
+        last_part.is_some_and(|part| part.per_second() < grown.per_second() / PAUSE_PART)
     }
 }
 
@@ -413,6 +433,22 @@ mod tests {
         assert!((4900 * MS..5100 * MS).contains(&end), "{end} {grown:?}");
         let speed = grown.per_second() / MIB;
         assert!((19..=21).contains(&speed), "{speed}");
+    }
+
+    /// A hundred MiB in a tenth of a second, and then nothing, or a step in each half second.
+    #[test]
+    fn a_growth_that_has_ended_is_not_taken_to_go_on() {
+        let ends = |rest: u64, step: u64| {
+            let mut growth = steady(1000, 100);
+            for t in 101..=100 + rest {
+                let steps = (t - 100) / 500 * step;
+                growth.observe(sample(1 + t * MS, (100 + steps) * MIB));
+            }
+            growth.exhausts(immediate(50), MIB, LASTS).is_some()
+        };
+        assert!(ends(1, 0) && ends(200, 0));
+        assert!(!ends(600, 0) && !ends(2000, 0));
+        assert!((2000..3000).all(|rest| ends(rest, 20)));
     }
 
     #[test]

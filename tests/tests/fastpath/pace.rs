@@ -180,6 +180,30 @@ scenes! {
     fn makers_of_many_files_kill_no_pod_at_once() unless no_room() => only_the_hog_dies("files");
 }
 
+/// The growth of a pod that has just started has ended when another one fills the scope with page cache that has to be written first.
+// R40, R43
+#[test]
+fn a_writer_beside_a_pod_that_has_just_started_kills_no_pod() {
+    skip_if!(no_room());
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new("pace-started", 512, limited);
+        let _agent = scene.files.start(&[]);
+        let started = scene.start("hog", &["--mib", "80"]);
+        scene.pods_hold(80 + EACH * NEIGHBOURS.len() as u64);
+        scene.neighbours.push(started);
+        std::thread::sleep(Duration::from_secs(1));
+        let write = ["--way", "write", "--mib", "2500", "--size", "1500"];
+        let mut worker = scene.start("worker", &write);
+        assert!(
+            worker.says("done").unwrap(),
+            "{}",
+            pace_inputs(&scene.files)
+        );
+        assert_eq!(scene.evicted(), [""; 0], "{}", pace_inputs(&scene.files));
+        assert_eq!(alive(&mut scene.neighbours), NEIGHBOURS.len() + 1);
+    }
+}
+
 /// Active page cache alone brings the kubelet's count below the threshold, and stays: after ten seconds the first pod in the order goes,
 /// which has that cache, and no other one.
 fn only_the_pod_of_the_cache_goes(way: &str, limited: Limited) {
