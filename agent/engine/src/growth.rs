@@ -12,7 +12,7 @@ const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
 const SHORTEST_NS: u64 = 1_000_000;
 /// A growth may pause for so many nanoseconds, or for an eighth of the window, before it counts as one that has ended.
-const PAUSE_NS: u64 = SECOND / 4;
+const PAUSE_NS: u64 = SECOND / 8;
 const PAUSE_PART: u64 = 8;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -446,7 +446,7 @@ mod tests {
             }
             growth.exhausts(immediate(50), MIB, LASTS).is_some()
         };
-        assert!(ends(1, 0) && ends(200, 0));
+        assert!(ends(1, 0) && ends(100, 0));
         assert!(!ends(600, 0) && !ends(2000, 0));
         assert!((2000..3000).all(|rest| ends(rest, 20)));
     }
