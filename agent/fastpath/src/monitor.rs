@@ -69,6 +69,8 @@ pub(super) struct MemoryMonitor {
     calm_since: Option<u64>,
     /// Turns of the loop so far.
     pub(super) cycles: u64,
+    /// The standby thread has made a turn in place of the fast path, which has made none since.
+    is_late: bool,
 }
 
 impl MemoryMonitor {
@@ -122,6 +124,7 @@ impl MemoryMonitor {
             published_at: 0,
             calm_since: None,
             cycles: 0,
+            is_late: false,
         }
     }
 
@@ -159,6 +162,7 @@ impl MemoryMonitor {
 
     /// One cycle of the loop; how to wait for the next one.
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
+        self.is_late = false;
         self.status.beat(woken);
         // A decision comes first; what is new in the control block can wait for the next cycle.
         if !self.triggers.drain() {
@@ -173,12 +177,17 @@ impl MemoryMonitor {
         wait
     }
 
-    /// The part of a cycle that cannot wait, for a fast path that is late. Other events of triggers wait for it.
-    pub(super) fn handle_pending_triggers(&mut self, woken: u64) {
+    /// The part of a cycle that cannot wait, for a fast path that is late: if a threshold's trigger has tripped, and
+    /// from then on until the fast path comes. Whether there was something to do. Other events of triggers wait for it.
+    pub(super) fn stand_in(&mut self, woken: u64) -> bool {
         if self.triggers.drain() {
             self.status.note_take_over();
+            self.is_late = true;
+        }
+        if self.is_late {
             self.cycle(woken);
         }
+        self.is_late
     }
 
     /// Whether a threshold is met, by the usage counter: without a kernel program no event tells of that.

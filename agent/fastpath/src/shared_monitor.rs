@@ -69,16 +69,19 @@ impl SharedMonitor {
         poll([Some(self.control.fd())], Some(HALF_WRITTEN));
     }
 
-    /// Decides in place of the fast path, if that has not read the crossing yet.
-    pub fn take_over(&self) {
+    /// Decides in place of the fast path, if that has not read the crossing yet, or not come since. Returns when to
+    /// call again in case it still has not; `None` if the next crossing is soon enough.
+    pub fn take_over(&self) -> Option<Duration> {
         let woken = monotonic_ns();
-        let Some(mut monitor) = self.try_take() else {
-            return;
-        };
-        monitor.handle_pending_triggers(woken);
+        let mut monitor = self.try_take()?;
+        if !monitor.stand_in(woken) {
+            return None;
+        }
+        let next = monitor.next_stand_in();
         drop(monitor);
         // The event that woke the fast path is read: its poll(2) would go on waiting.
         self.control.wake();
+        next
     }
 
     /// Whether the hook has reported a crossing that no thread has read.

@@ -4,7 +4,8 @@
 //! meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a perf event. When no thread
 //! reads a crossing in time, the next charge wakes the wake thread of its CPU ([`Action::WakeLocal`]). That moves the
 //! standby thread to this CPU and wakes it, and the standby thread decides as the fast path would have
-//! ([`crate::shared_monitor`]).
+//! ([`crate::shared_monitor`]). It goes on looking as long as a threshold is met and the fast path does not come: the
+//! first look may find it not urgent yet.
 //!
 //! [`Action::WakeLocal`]: evictd_node::trigger::memory::Action::WakeLocal
 
@@ -223,13 +224,14 @@ impl StandbyShared {
     /// The loop of the standby thread.
     fn run(&self) {
         let fds = [&self.end, &self.call].map(|event| Some(event.fd()));
+        let mut next_look = None;
         loop {
-            let [end, _] = poll(fds, None);
+            let [end, _] = poll(fds, next_look);
             if end != 0 {
                 return;
             }
             self.call.clear();
-            self.monitor.take_over();
+            next_look = self.monitor.take_over();
             self.called.store(false, Ordering::Release);
         }
     }

@@ -39,6 +39,18 @@ impl Stage {
         std::thread::sleep(Duration::from_millis(300));
         hog
     }
+
+    /// Ties the fast path to a CPU and takes that CPU from it.
+    fn hold_up(&self, cpu: usize) -> Obstacle {
+        let fastpath = self.watched.tid();
+        cpus::tie(fastpath.unsigned_abs(), &[cpu]).unwrap();
+        // Where it was preempted in the middle of a look it has the monitor, and no other thread can decide.
+        let obstacle = wait_for(SOON, || {
+            let obstacle = Obstacle::on(cpu).unwrap();
+            cpus::is_asleep(fastpath).then_some(obstacle)
+        });
+        obstacle.expect("a fast path that sleeps")
+    }
 }
 
 /// The fast path is tied to one CPU, which a busy thread holds; the hog crosses on another one.
@@ -55,13 +67,7 @@ fn stands_in(hook: MemoryHook) {
         // The CPU that is taken has no time for a test.
         cpus::tie(0, &[free]).unwrap();
         let mut hog = stage.hog(free);
-        cpus::tie(fastpath, &[taken]).unwrap();
-        // Where it was preempted in the middle of a look it has the monitor, and no other thread can decide.
-        let obstacle = wait_for(SOON, || {
-            let obstacle = Obstacle::on(taken).unwrap();
-            cpus::is_asleep(watched.tid()).then_some(obstacle)
-        });
-        let obstacle = obstacle.expect("a fast path that sleeps");
+        let obstacle = stage.hold_up(taken);
         hog.go().unwrap();
         let evicted = watched.evicted(SOON);
         let (late, came) = (cpus::of(watched.tid()), cpus::of(standby));
@@ -90,11 +96,50 @@ fn stands_in(hook: MemoryHook) {
 fn where_the_fast_path_cannot_run_the_standby_decides() {
     skip_if!(no_bpf());
     skip_if!(no_realtime());
-    skip_if!((cpus::allowed().len() < 2).then_some("one CPU: nobody could be anywhere else"));
+    skip_if!((cpus::allowed().len() < 2).then_some("one CPU: no thread could be anywhere else"));
     let _alone = alone();
     let hooks = MemoryHook::BY_PREFERENCE.into_iter();
     let with_programs = hooks.filter(|hook| hook.has_program());
     with_programs.for_each(stands_in);
+}
+
+/// The crossing is slow: the standby thread finds it not urgent. What makes it urgent comes when no trigger is left to
+/// trip.
+// R14
+#[test]
+fn the_standby_looks_again_as_long_as_the_fast_path_does_not_come() {
+    skip_if!(no_bpf());
+    skip_if!(no_realtime());
+    skip_if!((cpus::allowed().len() < 2).then_some("one CPU: no thread could be anywhere else"));
+    let _alone = alone();
+    let mut node = Node::new("again", NODE).unwrap();
+    let (calm, growing) = (node.best_effort("calm"), node.best_effort("growing"));
+    let hook = MemoryHook::Tracepoint;
+    let watched = or_skip!(node.watch(Options::on(hook)).unwrap());
+    let stage = Stage {
+        node,
+        pod: growing,
+        watched,
+    };
+    let cpus = cpus::allowed();
+    let (taken, free) = (cpus[0], cpus[1]);
+    cpus::tie(0, &[free]).unwrap();
+    let arguments = ["--mib", "290", "--head", HEAD, "--wait", "--rate", "4"];
+    let mut slow = Hog::start(&calm, &arguments).unwrap();
+    slow.take_head().unwrap();
+    let mut fast = Hog::start(&stage.pod, &["--mib", "150", "--wait"]).unwrap();
+    let obstacle = stage.hold_up(taken);
+    slow.go().unwrap();
+    let is_called = until(SOON, || stage.watched.taken_over() > 0);
+    fast.go().unwrap();
+    let evicted = stage.watched.evicted(SOON);
+    drop(obstacle);
+    cpus::tie(stage.watched.tid().unsigned_abs(), &cpus).unwrap();
+    cpus::tie(0, &cpus).unwrap();
+    assert!(is_called, "the standby thread was not called");
+    let evicted = evicted.expect("an eviction without the fast path");
+    assert!(evicted.urgency.is_urgent(), "{evicted:?}");
+    assert_eq!(stage.node.cgroup.oom_kills().unwrap(), 0);
 }
 
 /// A thread that goes before the wake threads is no obstacle: the fast path comes by itself.
@@ -115,7 +160,7 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
     assert_eq!(stage.node.cgroup.oom_kills().unwrap(), 0);
 }
 
-/// Who has a hook without a program, and no way to tell where a crossing happens, has no standby thread.
+/// A hook without a program cannot tell on which CPU a crossing happens.
 #[test]
 fn a_hook_without_a_program_has_no_standby() {
     skip_if!(not_root());

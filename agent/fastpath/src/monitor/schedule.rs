@@ -12,12 +12,8 @@ impl MemoryMonitor {
     pub(crate) fn wait(&mut self, now: u64, interval: Duration) -> Wait {
         let asleep = Wait::Sleep(interval);
         let trigger = &*self.triggers.set;
-        let is_busy = self
-            .scopes
-            .iter()
-            .any(|watched| watched.pressed && !watched.idle);
         // A kernel program is about to be attached.
-        if is_busy || (trigger.has_program() && !trigger.is_attached()) {
+        if self.is_busy() || (trigger.has_program() && !trigger.is_attached()) {
             return asleep;
         }
         let scopes = self.scopes.iter_mut();
@@ -31,15 +27,10 @@ impl MemoryMonitor {
     /// Computes when to look again; attaches or detaches the per-page hook as the distance asks for it.
     pub(crate) fn sample_interval(&mut self) -> Duration {
         // Under pressure the hook stays as it is: attaching it takes too long.
-        if self
-            .scopes
-            .iter()
-            .any(|watched| watched.pressed && !watched.idle)
-        {
+        if self.is_busy() {
             return sampling::BUSY;
         }
-        let growth = self.fastest_growth;
-        let nearness = Nearness::new(growth);
+        let nearness = Nearness::new(self.fastest_growth);
         let attached = self.triggers.set.is_attached();
         let wanted = self
             .scopes
@@ -55,8 +46,17 @@ impl MemoryMonitor {
             // The hook has not seen the charges of the time in which it was being attached.
             return Duration::ZERO;
         }
+        self.next_look()
+    }
+
+    /// When to look again, with the hook as it is.
+    fn next_look(&self) -> Duration {
+        if self.is_busy() {
+            return sampling::BUSY;
+        }
+        let growth = self.fastest_growth;
         let (trigger, has_program) = (&*self.triggers.set, self.triggers.set.has_program());
-        let has_hook = self.triggers.has_triggers() && !switched.is_lost;
+        let has_hook = self.triggers.has_triggers() && !self.triggers.is_lost();
         let is_attached = has_hook && trigger.is_attached();
         // Pods that limits, a pause or policies hold back now may go the next moment.
         let table = &self.pods.table;
@@ -90,5 +90,18 @@ impl MemoryMonitor {
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::MAX_INTERVAL)
+    }
+
+    /// When the standby thread has to look again if the fast path has not come by then; `None` where no threshold is
+    /// met: the next crossing calls it.
+    pub(crate) fn next_stand_in(&self) -> Option<Duration> {
+        let is_pressed = self.scopes.iter().any(|watched| watched.pressed);
+        is_pressed.then(|| self.next_look())
+    }
+
+    /// Whether a threshold is met, and something is under way or due about it.
+    fn is_busy(&self) -> bool {
+        let mut scopes = self.scopes.iter();
+        scopes.any(|watched| watched.pressed && !watched.idle)
     }
 }

@@ -98,6 +98,11 @@ impl TriggerReader {
         }
     }
 
+    /// Whether the kernel has refused the last attempt to attach or detach the hook.
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
     /// Whether a hook wakes the loop.
     pub fn has_triggers(&self) -> bool {
         self.set.hook() != MemoryHook::Sampler
