@@ -34,18 +34,19 @@ pub struct Kept {
 }
 
 /// A pod without a cgroup.
+#[derive(Default)]
 pub struct BarePod {
     pod: Pod,
-    permit: EvictionPermit,
+    pub permit: EvictionPermit,
     state: EvictionState,
+    pub is_protected: bool,
 }
 
 impl BarePod {
     pub fn new(pod: Pod) -> Self {
         Self {
             pod,
-            permit: EvictionPermit::default(),
-            state: EvictionState::default(),
+            ..Self::default()
         }
     }
 }
@@ -64,7 +65,7 @@ impl ManagedPod for BarePod {
     }
 
     fn is_protected(&self) -> bool {
-        false
+        self.is_protected
     }
 
     fn memory_usage(&self) -> u64 {

@@ -15,8 +15,8 @@ const REFUSED_NS: u64 = 60 * SECOND;
 pub struct EvictionState {
     /// Time at which a limit was charged for the pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as none was.
     evicted_at: AtomicU64,
-    /// Whether the pod was asked to go, and its limits are charged for that.
-    asked: AtomicBool,
+    /// Whether the pod was requested to end, and its limits are charged for that.
+    requested: AtomicBool,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
     in_shadow: AtomicU64,
     /// Whether the pod was killed (by an earlier agent, or it is stuck) and has processes or memory left: it is not
@@ -64,12 +64,12 @@ impl EvictionState {
 
     /// Whether it was asked to go and was not killed since: its limits are charged for it already.
     pub fn is_requested(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
     }
 
     /// Sets whether the limits are charged for a pod that was asked to go.
-    pub fn set_requested(&self, asked: bool) {
-        self.asked.store(asked, Ordering::Relaxed);
+    pub fn set_requested(&self, requested: bool) {
+        self.requested.store(requested, Ordering::Relaxed);
     }
 
     /// The manager kills it from now on (nanoseconds of CLOCK_MONOTONIC); the fast path has not heard of that yet.

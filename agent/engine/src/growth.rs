@@ -338,11 +338,12 @@ impl Growth {
     /// The growth that uses up the headroom first, and the nanoseconds that this takes; `None` where no growth lasts so
     /// long: each is taken to go on for `lasts` times as long as it was seen, unless it has ended.
     pub fn exhausts(&self, headroom: Headroom, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
-        let growing = self.windows(noise).filter(|grown| !self.has_ended(*grown));
-        let ends = growing.filter_map(|grown| {
+        let ends = self.windows(noise).filter_map(|grown| {
             let time = grown.exhausts(headroom);
             (time <= grown.elapsed.saturating_mul(lasts)).then_some((time, grown))
         });
+        // It compares windows: only those that last long enough are looked at.
+        let ends = ends.filter(|(_, grown)| !self.has_ended(*grown));
         ends.min_by_key(|(time, _)| *time)
     }
 

@@ -62,11 +62,10 @@ impl Announcements {
     /// Sends the condition of a pod that was just killed, where it gets one. Once, and for a short time: it comes with
     /// the DELETE otherwise.
     pub fn send(&mut self, client: &Arc<ApiClient>, eviction: &EvictionRecord) {
-        let is_killed = !eviction.shadow && eviction.error.is_none();
         // A pod without a name is known by its cgroup alone.
         let is_named = !eviction.namespace.is_empty();
         let on_their_way = self.kept.iter().filter(|(_, a)| !a.task.is_finished());
-        if !is_killed
+        if !eviction.is_kill()
             || !is_named
             || !eviction_api::announces_disruption(eviction)
             || on_their_way.count() >= AT_ONCE

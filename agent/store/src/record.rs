@@ -354,6 +354,11 @@ impl EvictionRecord {
     pub fn pod(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+
+    /// Whether the pod was sent SIGKILL: neither was it only decided, in shadow mode, nor has the kernel refused.
+    pub fn is_kill(&self) -> bool {
+        !self.shadow && self.error.is_none()
+    }
 }
 
 impl RequestRecord {

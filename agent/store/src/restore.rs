@@ -58,8 +58,7 @@ impl Counts {
     /// Takes in a record in the order of the journal. What was carried over counts once.
     pub fn note(&mut self, record: &Record) {
         let counted = match record {
-            // No pod was killed.
-            Record::Evicted(e) if e.shadow || e.error.is_some() => return,
+            Record::Evicted(e) if !e.is_kill() => return,
             Record::Evicted(e) => Counted::from(e.as_ref()),
             Record::Requested(a) if a.shadow || a.may_be_refused => return,
             Record::Requested(a) => Counted::from(a.as_ref()),

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, ManagedPod, Pod, SelectionCriteria, Signal,
+    Candidate, CandidateState, SelectionCriteria, Signal,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
     counter_history::CounterHistory,
-    eviction_state::EvictionState,
     flush_deadline::{FlushDeadline, FlushInputs},
     growers::{Growers, WATCHED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
@@ -19,7 +18,7 @@ use evictd_engine::{
     },
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::{EvictionPermit, LastResort, Permission},
+    permit::{LastResort, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, Nearness, Notification, ScopeState},
     shortage::Shortage,
@@ -31,6 +30,7 @@ use super::{
     course::{Course, Strategy},
     world::{Incident, MS, Reading, ScopeKind, World},
 };
+use crate::policy_fixture::BarePod;
 
 /// The node's eviction rate, as in the chart's values: `exemptGrowers` is set too.
 pub const RATE: Rate = Rate {
@@ -58,7 +58,7 @@ pub struct Evictd {
     pace: Pace,
     in_flight: Vec<Victim>,
     limiter: EvictionLimiter,
-    pods: Vec<NodePod>,
+    pods: Vec<BarePod>,
     /// What the journal has of its evictions, the oldest first. It outlives the agent.
     journal: Vec<Eviction>,
     /// Threshold and minimum reclaim that the last look went by, in bytes; `None` before the first one.
@@ -108,54 +108,11 @@ struct Eviction {
 }
 
 /// A pod as the limiter sees it: no policy is about it.
-struct NodePod {
-    pod: Pod,
-    permit: EvictionPermit,
-    state: EvictionState,
-    protected: bool,
-}
-
-impl NodePod {
-    fn new(protected: bool) -> Self {
-        let permit = EvictionPermit::default();
-        permit.set(Permission::Always, 0, &[NODE_QUOTA]);
-        Self {
-            pod: Pod::default(),
-            permit,
-            state: EvictionState::default(),
-            protected,
-        }
-    }
-}
-
-impl ManagedPod for NodePod {
-    fn pod(&self) -> &Pod {
-        &self.pod
-    }
-
-    fn permit(&self) -> &EvictionPermit {
-        &self.permit
-    }
-
-    fn eviction_state(&self) -> &EvictionState {
-        &self.state
-    }
-
-    fn is_protected(&self) -> bool {
-        self.protected
-    }
-
-    fn memory_usage(&self) -> u64 {
-        0
-    }
-
-    fn is_younger_than(&self, _: u64) -> bool {
-        false
-    }
-
-    fn has_older_than(&self, _: u64) -> bool {
-        false
-    }
+fn limited_pod(is_protected: bool) -> BarePod {
+    let mut pod = BarePod::default();
+    pod.is_protected = is_protected;
+    pod.permit.set(Permission::Always, 0, &[NODE_QUOTA]);
+    pod
 }
 
 /// Builds the limiter of a new agent, which counts what was evicted before.
@@ -232,10 +189,7 @@ impl Evictd {
     }
 
     fn start(incident: &Incident, restart: Option<u64>, journal: Vec<Eviction>) -> Self {
-        let pods = incident
-            .pods
-            .iter()
-            .map(|spec| NodePod::new(spec.protected));
+        let pods = incident.pods.iter().map(|spec| limited_pod(spec.protected));
         Self {
             pace: Pace::default(),
             in_flight: Vec::new(),
@@ -558,7 +512,7 @@ impl Pods for SimulatedPods<'_, '_> {
     fn denied(&self) -> usize {
         let is_denied = |pod: &usize| {
             let state = self.state_of(*pod, EvictionKind::Urgent, LastResort::None);
-            !self.evictd.pods[*pod].protected && state == CandidateState::Protected
+            !self.evictd.pods[*pod].is_protected && state == CandidateState::Protected
         };
         (0..self.candidates.len()).filter(is_denied).count()
     }

@@ -261,8 +261,8 @@ impl PendingVictims {
     /// A pod does not go after all.
     pub(super) fn forget(&mut self, uid: &str) {
         let forgotten = self.0.remove(uid);
-        if let Some(asked) = forgotten.and_then(|victim| victim.requested_before) {
-            self.0.insert(uid.to_owned(), *asked);
+        if let Some(requested) = forgotten.and_then(|victim| victim.requested_before) {
+            self.0.insert(uid.to_owned(), *requested);
         }
     }
 

@@ -261,9 +261,10 @@ impl MemoryMonitor {
             held: self.measure(victim, &pod),
             pod,
         };
+        let usage = watched.sample.usage;
+        let report = self.report(watched, why, &kill);
+        self.events.send(FastPathEvent::Evicted(report));
         if outcome.refusal().is_some() {
-            let report = self.report(watched, why, &kill);
-            self.events.send(FastPathEvent::Evicted(report));
             if let Some(watched) = self.scopes.get_mut(index)
                 && !why.urgency.is_urgent()
             {
@@ -286,10 +287,8 @@ impl MemoryMonitor {
                 shadow: self.shadow,
             },
             terminating,
-            watched.sample.usage,
+            usage,
         ));
-        let report = self.report(watched, why, &kill);
-        self.events.send(FastPathEvent::Evicted(report));
         self.note_in_paces(index, &kill);
         Some(Attempt::Signalled(gives))
     }

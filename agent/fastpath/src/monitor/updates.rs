@@ -130,7 +130,7 @@ impl MemoryMonitor {
         }
         let settled = hooked.and_then(|()| match self.scopes.get_mut(index) {
             Some(watched) => {
-                // The event was sent when it was met.
+                // Where it was met before, that was reported then.
                 watched.comes_into_force |= !was_pressed;
                 watched.arm_all(trigger)
             }
