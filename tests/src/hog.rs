@@ -68,7 +68,7 @@ impl Hog {
     /// An error if it lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
         if !until(TIMEOUT, || !self.is_alive()) {
-            let lives = format!("nobody has ended it in {TIMEOUT:?}");
+            let lives = format!("it is alive after {TIMEOUT:?}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, lives));
         }
         Ok(self.0.child.wait()?.signal())

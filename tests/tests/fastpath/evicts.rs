@@ -38,7 +38,10 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     let finished = watched.finished(SOON).expect("its end is seen");
     assert!(finished.exited >= stages.signalled && finished.threshold_cleared >= finished.exited);
     hog.killed();
-    assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
+    assert!(
+        bystanders.iter_mut().all(Hog::is_alive),
+        "no other pod dies"
+    );
     assert_eq!(node.cgroup.oom_kills().unwrap(), 0);
     let more = watched.report(Duration::from_millis(200));
     assert!(more.is_none(), "nothing else is reported: {more:?}");
@@ -254,7 +257,7 @@ fn forks_during_the_kill_do_not_escape() {
     let _hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
     watched.evicts("forks");
     let finished = watched.finished(SOON).expect("its end is seen");
-    assert!(finished.exited > 0, "nobody is left");
+    assert!(finished.exited > 0, "no process is left");
     thread::sleep(Duration::from_millis(50));
     let left = fs::read_to_string(pod.join("cgroup.procs")).unwrap();
     assert_eq!(left, "", "no process has escaped");

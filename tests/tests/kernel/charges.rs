@@ -39,7 +39,7 @@ fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
 }
 
 /// From the last spin window to the return of the memory, on one hook.
-fn evicts_on_nobodys_account(hook: MemoryHook) {
+fn evicts_without_being_charged(hook: MemoryHook) {
     let _alone = alone();
     let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
     skip_if!(root_is_hidden(&node.cgroup));
@@ -103,13 +103,13 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
 
 scenes! {
     // R14, R40
-    fn fexit_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Fexit);
+    fn fexit_sees_each_charge() unless not_root() => evicts_without_being_charged(MemoryHook::Fexit);
     // R14, R40
-    fn a_kprobe_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Kprobe);
+    fn a_kprobe_sees_each_charge() unless not_root() => evicts_without_being_charged(MemoryHook::Kprobe);
     // R14, R40
-    fn a_tracepoint_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Tracepoint);
+    fn a_tracepoint_sees_each_charge() unless not_root() => evicts_without_being_charged(MemoryHook::Tracepoint);
     // R14, R40
-    fn an_eventfd_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Eventfd);
+    fn an_eventfd_sees_each_charge() unless not_root() => evicts_without_being_charged(MemoryHook::Eventfd);
     // R14, R40
-    fn the_sampler_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Sampler);
+    fn the_sampler_sees_each_charge() unless not_root() => evicts_without_being_charged(MemoryHook::Sampler);
 }

@@ -107,7 +107,7 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
     assert_eq!(kill.cause, OomCause::Scope);
     assert_eq!(kill.pod.as_ref().map(|p| p.name.as_str()), Some("hog"));
     assert_eq!(kill.at_limit.as_ref().map(|l| l.limit), Some(192 * MIB));
-    assert!(kill.was_first, "nobody had acted: {kill:?}");
+    assert!(kill.was_first, "no pod was killed before: {kill:?}");
     let before = &kill.before[..];
     assert!(
         matches!(before, [b] if b.shadow && !b.in_flight && b.pod.name == "hog"),

@@ -162,8 +162,8 @@ fn on(hook: MemoryHook) {
         let reader = crossing.reader();
         let hog = crossing.cross(cpus::allowed()[0]);
         match act {
-            Action::RecordOnly => assert!(reader.sleeps(), "nobody is woken for a note"),
-            _ => assert!(reader.wakes(), "whoever polls is woken"),
+            Action::RecordOnly => assert!(reader.sleeps(), "a record alone wakes no thread"),
+            _ => assert!(reader.wakes(), "the thread that polls is woken"),
         }
         crossing.charge_on(hog);
         assert!(crossing.is_told_once(), "{act:?}");
@@ -190,7 +190,7 @@ fn on(hook: MemoryHook) {
             };
             crossing.charge_on(hog);
             if act == Action::WakeLocal && !is_heard {
-                assert!(waiter.wakes(), "nobody has heard of it on {cpu}");
+                assert!(waiter.wakes(), "no thread was woken on {cpu}");
             } else {
                 assert!(waiter.sleeps(), "{act:?} on {cpu}, heard of: {is_heard}");
             }

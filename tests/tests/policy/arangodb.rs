@@ -181,7 +181,7 @@ fn a_db_server_goes_drained_and_leading_nothing() {
             .all(|a| a.authorization.as_deref() == Some("Bearer a.b.c"))
     );
     coordinator.set(SHARDS, Script::Json(503, json!({"error": true})));
-    kept.wait("nobody knows any more", |k| !k.may_go("prmr"));
+    kept.wait("the state is unknown", |k| !k.may_go("prmr"));
 }
 
 fn agency(own: &str, leader: &str, acked: Value, pool: &[(&str, String)]) -> Value {
@@ -224,7 +224,7 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
     own.json(AGENCY, agency("A1", "A2", json!({}), &pool));
     kept.wait("it follows, and so does another", |k| k.may_go("agnt"));
     leader.json(AGENCY, agency("A2", "A2", acked(0.1, 3000.0), &pool));
-    kept.wait("nobody but itself follows", |k| {
+    kept.wait("no other member follows", |k| {
         !k.may_go("agnt") && gate(k, 1) == Some(false)
     });
     // Older servers tell the time alone.

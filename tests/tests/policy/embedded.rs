@@ -332,7 +332,7 @@ fn the_kernel_kills_no_pod_that_the_policies_deny() {
     assert_eq!(
         stopped_with("emfloorwhen", &for_now),
         (Some(libc::SIGKILL), 1),
-        "nobody looks whether it still counts"
+        "no thread looks whether it still counts"
     );
     assert_eq!(
         stopped_with("emflooralways", &evict("Always")),

@@ -162,7 +162,7 @@ fn progress(done: usize, total: usize, heat: &Heat) {
         Killer::Daemon => "killed in time",
         Killer::Floor => "the floor killed",
         Killer::Oom => "OOM",
-        Killer::None => "nobody killed",
+        Killer::None => "no pod killed",
     };
     let speed = match heat.rate {
         0 => "full speed".to_owned(),

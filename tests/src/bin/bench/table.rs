@@ -89,7 +89,7 @@ fn calm(lines: &[Beside]) -> String {
     ];
     let table = columns::draw(&columns, lines);
     let (head, rows) = table.split_once('\n').unwrap_or_default();
-    format!("\n{head}   close to the threshold, nobody killed\n{rows}")
+    format!("\n{head}   close to the threshold, no pod killed\n{rows}")
 }
 
 fn ratio(of: Option<f64>) -> String {

@@ -52,7 +52,7 @@ pub fn tell(arguments: &Arguments) -> io::Result<bool> {
         }
     }
     println!(
-        "\n{won} of {} runs: the right pod evicted, nobody else dead, no OOM kill",
+        "\n{won} of {} runs: the right pod evicted, no other pod dead, no OOM kill",
         arguments.runs
     );
     Ok(won == arguments.runs)

@@ -109,7 +109,7 @@ impl Cast {
         let start = Instant::now();
         match tokio::time::timeout(timeout, self.follow(&hog, &mut seen)).await {
             Ok(followed) => followed?,
-            Err(_) => bail!("nobody has evicted the hog within {timeout:?}: {seen}"),
+            Err(_) => bail!("the hog was not evicted within {timeout:?}: {seen}"),
         }
         seen.lived = start.elapsed();
         Ok(seen)

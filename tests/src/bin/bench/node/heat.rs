@@ -81,7 +81,7 @@ impl NodeHeat {
 
 pub fn run(task: &Task) -> io::Result<Said> {
     let rival = Rival::named(&task.rival)
-        .ok_or_else(|| io::Error::other(format!("{}: nobody's name", task.rival)))?;
+        .ok_or_else(|| io::Error::other(format!("{}: no agent has this name", task.rival)))?;
     guest::prepare()?;
     let before = Meminfo::read()?;
     let hog = hog_arguments(task, before);
