@@ -34,6 +34,13 @@ pub fn word(address: Address) -> Option<u64> {
     unsafe { bpf_probe_read_kernel(address as *const u64) }.ok()
 }
 
+/// A typed argument as a number. The verifier follows the type of a pointer, and looks once more at all that is done
+/// with it where other addresses, which are numbers, take its place.
+#[inline(always)]
+pub fn untyped(pointer: *const u8) -> Option<Address> {
+    word(&raw const pointer as Address)
+}
+
 /// Reads the word at a member's offset.
 #[inline(always)]
 pub fn field(object: Address, offset: &Global<u32>) -> Option<u64> {

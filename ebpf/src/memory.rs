@@ -17,7 +17,7 @@ mod guard;
 mod notify;
 
 use crate::{
-    kstruct::{Address, cgroup_id, word},
+    kstruct::{Address, cgroup_id, untyped, word},
     memcg::{ancestor, memcg_of_counter, usage_of},
 };
 use notify::{notify_huge_charge, renotify, wake};
@@ -99,9 +99,10 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     }
     let memcg: *const u8 = ctx.arg(0);
     allowance.nearest = u64::MAX;
-    check_all(ctx.as_ptr(), memcg as Address, |distance| {
-        allowance.note(distance)
-    });
+    let Some(memcg) = untyped(memcg) else {
+        return 0;
+    };
+    check_all(ctx.as_ptr(), memcg, |distance| allowance.note(distance));
     // An arming in between makes the next event compare again.
     allowance.refill(generation);
     notify_huge_charge(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
@@ -113,7 +114,10 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
 #[fexit(function = "page_counter_try_charge")]
 pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+    let Some(counter) = untyped(counter) else {
+        return 0;
+    };
+    check_all(ctx.as_ptr(), memcg_of_counter(counter), |_| {});
     notify_huge_charge(ctx.as_ptr(), ctx.arg(1));
     0
 }
@@ -124,7 +128,10 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+    let Some(counter) = untyped(counter) else {
+        return 0;
+    };
+    check_all(ctx.as_ptr(), memcg_of_counter(counter), |_| {});
     0
 }
 
@@ -146,8 +153,6 @@ struct Charge {
     /// The counter that was read last, and what it showed: the triggers of one scope look at the same.
     counter: Address,
     usage: u64,
-    /// A hard threshold is tripped. Written through memory, as [`SkipAllowance::nearest`] is.
-    tripped: u32,
 }
 
 /// Compares every trigger; `note` hears how far each limit is, in pages.
@@ -162,8 +167,7 @@ fn check_all(context: *mut c_void, memcg: Address, mut note: impl FnMut(u64)) {
         // Not the address of any counter, and not a constant: for each constant the verifier would walk the loop once
         // more.
         counter: no_counter,
-        usage: 0,
-        tripped: 0,
+        usage: no_counter,
     };
     for slot in 0..MAX_TRIGGERS {
         let (Some(trigger), Some(state)) = (TRIGGERS.get(slot), TRIGGER_STATE.get_ptr_mut(slot))
@@ -178,8 +182,7 @@ fn check_all(context: *mut c_void, memcg: Address, mut note: impl FnMut(u64)) {
         let state = unsafe { &mut *state };
         note(check(&mut charge, slot, trigger, state));
     }
-    // SAFETY: a field of a local value.
-    guard::stand_in(unsafe { (&raw const charge.tripped).read_volatile() });
+    guard::stand_in();
 }
 
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
@@ -190,10 +193,6 @@ fn check(charge: &mut Charge, slot: u32, trigger: &MemoryTrigger, state: &mut Tr
         return u64::MAX;
     }
     if trigger.action != action::KILL && state.tripped == trigger.generation {
-        if trigger.action == action::WAKE_LOCAL {
-            // SAFETY: a field that is borrowed here.
-            unsafe { (&raw mut charge.tripped).write_volatile(1) };
-        }
         return renotify(charge.context, trigger, state);
     }
     let Some(memcg) = watched(trigger, state, charge.memcg) else {

@@ -16,7 +16,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
     ABSENT_AFTER_NS, GuardLease, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, SLOTS_PER_SCOPE,
-    VictimKey, VictimLimits, slot,
+    VictimKey, VictimLimits, action, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -40,17 +40,18 @@ static KILLED: HashMap<u64, KernelKillRecord> =
     HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 
 /// The `mem_cgroup` of the current task's pod, if that is one of the victims; else 0.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn victim(scope: u64) -> Address {
+extern "C" fn victim(scope: u64) -> Address {
     let mut at = current_memcg().unwrap_or(0);
     for _ in 0..MAX_DEPTH {
-        if at == 0 {
-            break;
-        }
         if limits(scope, cgroup_id(at).unwrap_or(0)).is_some() {
             return at;
         }
-        at = field(at, &CSS_PARENT).unwrap_or(0);
+        let Some(parent) = field(at, &CSS_PARENT) else {
+            return 0;
+        };
+        at = parent;
     }
     0
 }
@@ -65,11 +66,12 @@ fn limits(scope: u64, cgroup_id: u64) -> Option<&'static VictimLimits> {
 
 /// Whether the current task, one of this pod's, holds at least [`VictimLimits::min_task_pages`] pages that only its end
 /// gives back. Shared memory counts once per mapping, so the sum is bounded by [`VictimLimits::max_task_pages`] and by
-/// the pod's charge.
+/// the pod's charge. 1 if it does, else 0.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn task_holds_min_pages(scope: u64, pod: Address) -> bool {
+extern "C" fn task_holds_min_pages(scope: u64, pod: Address) -> u64 {
     let Some(victim) = limits(scope, cgroup_id(pod).unwrap_or(0)) else {
-        return false;
+        return 0;
     };
     // SAFETY: takes no arguments; every program type here may call it.
     let task = unsafe { bpf_get_current_task() };
@@ -79,7 +81,7 @@ fn task_holds_min_pages(scope: u64, pod: Address) -> bool {
         held = anonymous;
     }
     let charged = word(usage_of(pod)).unwrap_or(0);
-    held >= victim.min_task_pages && charged >= victim.min_task_pages
+    u64::from(held >= victim.min_task_pages && charged >= victim.min_task_pages)
 }
 
 #[inline(always)]
@@ -114,7 +116,7 @@ pub fn kill_at_floor(scope: u32) {
     let pod = victim(u64::from(scope));
     let id = cgroup_id(pod).unwrap_or(0);
     let is_first = limits(u64::from(scope), id).is_some_and(|limits| limits.rank == 0);
-    if !is_first || !task_holds_min_pages(u64::from(scope), pod) {
+    if !is_first || task_holds_min_pages(u64::from(scope), pod) == 0 {
         return;
     }
     if let Some(guard) = PINNED_GUARD.get(0)
@@ -127,18 +129,17 @@ pub fn kill_at_floor(scope: u32) {
 }
 
 /// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past
-/// [`MemoryTrigger::full`], and the task holds at least [`VictimLimits::min_task_pages`]. `tripped`: not 0 if a hard
-/// threshold is tripped.
+/// [`MemoryTrigger::full`], and the task holds at least [`VictimLimits::min_task_pages`].
 ///
 /// [`MemoryTrigger::full`]: evictd_common::memory::MemoryTrigger::full
 #[inline(never)]
-pub fn stand_in(tripped: u32) {
+pub fn stand_in() {
     let Some(guard) = PINNED_GUARD.get(0) else {
         return;
     };
     let now = now_ns();
     let is_over = now >= guard.lease_ns;
-    if now >= guard.trusted_ns || !(is_over || tripped != 0) {
+    if now >= guard.trusted_ns {
         return;
     }
     for scope in 0..MAX_SCOPES {
@@ -146,7 +147,8 @@ pub fn stand_in(tripped: u32) {
         let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get(at)) else {
             return;
         };
-        let is_late = state.tripped == trigger.generation
+        let is_late = trigger.action == action::WAKE_LOCAL
+            && state.tripped == trigger.generation
             && now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS
             && is_unread(state);
         if trigger.full == 0 || !(is_over || is_late) {
@@ -159,7 +161,7 @@ pub fn stand_in(tripped: u32) {
             continue;
         }
         let pod = victim(u64::from(scope));
-        if pod != 0 && task_holds_min_pages(u64::from(scope), pod) {
+        if pod != 0 && task_holds_min_pages(u64::from(scope), pod) != 0 {
             kill(u64::from(scope), cgroup_id(pod).unwrap_or(0));
         }
     }

@@ -79,8 +79,8 @@ fn fdinfo() -> impl Iterator<Item = String> {
 }
 
 /// What the kernel's verifier has looked at of each program that this process holds, before it let it in. It gives up
-/// at a million instructions, and newer kernels look at more of the same program than older ones: a program that is
-/// close to that runs on one kernel only. Kernels before 5.16 do not tell (`bpf_prog_show_fdinfo`).
+/// at a million instructions, and kernels differ in what they look at of the same program: one that is close to that
+/// runs on one kernel only, and is slow to load on every one. Kernels before 5.16 do not tell (`bpf_prog_show_fdinfo`).
 fn programs_are_far_from_the_limit(hook: MemoryHook) {
     let counts = fdinfo().filter_map(|info| {
         let mut lines = info.lines();
@@ -90,7 +90,7 @@ fn programs_are_far_from_the_limit(hook: MemoryHook) {
     let counts: Vec<u64> = counts.collect();
     println!("{hook}: {counts:?} instructions verified");
     let most = counts.into_iter().max().unwrap_or(0);
-    assert!(most < VERIFIED_AT_MOST / 2, "{hook}: {most}");
+    assert!(most < VERIFIED_AT_MOST / 10, "{hook}: {most}");
 }
 
 /// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
