@@ -51,7 +51,7 @@ pub use model::signal::{NodeCondition, Resource, Signal, UnknownSignal};
 pub use model::threshold::{Raised, Threshold, ThresholdValue, hard_threshold};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
-pub use planner::empty_pods::EmptyPods;
+pub use planner::empty_pods::{EmptyPods, PodState};
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::node_reclaim::{NodeReclaimOptions, NodeReclaimers, ReclaimUnderWay};
 pub use planner::plan::Recreation;

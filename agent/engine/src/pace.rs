@@ -42,7 +42,8 @@ pub(crate) const KILL_LATENCY_NS: u64 = 8 * MS;
 const NET_WINDOW_NS: u64 = 16 * MS;
 /// Time for which a decision waits for the usage of every pod, counted from when the threshold was met.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
-/// An urgent decision waits for usage only if more time than this is left until exhaustion.
+/// The same where no more time than this is left until exhaustion: a full disk for a moment is less than the end of
+/// another pod.
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 /// Usage read up to this long before the threshold was met is recent enough.
 const USAGE_AGE_NS: u64 = 2 * SECOND;
@@ -408,20 +409,22 @@ impl PaceInputs {
             || attainable.saturating_add(self.pending.amount) >= deficit
     }
 
-    /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision can wait for that:
-    /// another pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The
-    /// threshold has been met, perhaps by turns, since `met_by_turns_since`.
+    /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision waits for that: another
+    /// pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The threshold has
+    /// been met, perhaps by turns, since `met_by_turns_since`.
     pub(crate) fn waits_for_usage_since(
         &self,
         urgency: Urgency,
         met_by_turns_since: u64,
     ) -> Option<u64> {
-        let is_in_time = match urgency {
-            Urgency::Paced { .. } => true,
-            Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
+        let lasts = match urgency {
+            Urgency::Urgent { exhausted_in, .. } if exhausted_in <= URGENT_USAGE_WAIT_NS => {
+                URGENT_USAGE_WAIT_NS
+            }
+            _ => USAGE_WAIT_NS,
         };
-        let is_new = self.now < met_by_turns_since.saturating_add(USAGE_WAIT_NS);
-        (is_in_time && is_new).then(|| met_by_turns_since.saturating_sub(USAGE_AGE_NS))
+        let is_new = self.now < met_by_turns_since.saturating_add(lasts);
+        is_new.then(|| met_by_turns_since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is

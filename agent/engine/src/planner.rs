@@ -330,6 +330,9 @@ impl Planner {
             return None;
         }
         let growing = growing.as_ref();
+        if self.awaits_an_end(node, threshold, timing.urgency) {
+            return None;
+        }
         let grower = || self.choose(node.beyond_rate()?, threshold, Some(growing?), true);
         let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, false) {
             Some(chosen) => (chosen, false),
@@ -423,6 +426,35 @@ impl Planner {
         });
         let node = node.beyond_rate().unwrap_or(node);
         waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
+    }
+
+    /// Whether a decision waits for the end of a pod, of which it is not known yet: it may be over, or goes itself in a
+    /// moment. No other pod goes in its stead for what it holds, unless others make an urgent growth.
+    fn awaits_an_end(&self, node: Snapshot<'_>, threshold: &Threshold, urgency: Urgency) -> bool {
+        if !threshold.signal.resource().is_of_files() {
+            return false;
+        }
+        let usage = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid)?;
+            Some(self.settings.layout.usage(threshold.signal, pod, usage))
+        };
+        let may_be_over = node.pods.iter().filter(|pod| pod.may_be_over);
+        let largest = may_be_over.filter_map(usage).max().unwrap_or(0);
+        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
+        let others = node.pods.iter().filter(may_go).filter_map(usage).max();
+        if largest == 0 || largest < others.unwrap_or(0) {
+            return false;
+        }
+        match urgency {
+            Urgency::Paced { .. } => true,
+            Urgency::Urgent { growth, .. } => {
+                let growing = Growing {
+                    per_second: growth,
+                    pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
+                };
+                growth == 0 || growing.is_of_no_pods()
+            }
+        }
     }
 
     /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
@@ -735,6 +767,7 @@ impl Planner {
     fn state_at_own_limit(&self, pod: &Pod, resource: Resource) -> CandidateState {
         match self.settings.mode {
             mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
+            _ if pod.may_be_over => CandidateState::Terminating,
             // In vain, and again as soon as the kubelet has started it.
             _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,

@@ -2,7 +2,7 @@
 //!
 //! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
 //! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time. While a disk is
-//! short it sleeps less, and its reads no longer wait for those of all others. What hooks count since a walk is added
+//! short it sleeps less, and no longer stands behind all others. What hooks count since a walk is added
 //! by [`DiskUse::since`].
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
@@ -33,7 +33,7 @@ use evictd_sys::{
     fs::PathError,
     pi_mutex::{PiMutex, PiMutexGuard},
     poll::poll,
-    priority::{IoPriority, lower_priority},
+    priority::BackgroundPriority,
 };
 
 use disk_use::LayersAnswer;
@@ -122,11 +122,7 @@ impl DiskScanner {
         let own = Arc::clone(&scanner);
         std::thread::Builder::new()
             .name("disk-scan".into())
-            .spawn(move || {
-                // A walk must not slow a pod down. Best effort.
-                let _ = lower_priority();
-                own.run(cgroup_counts.as_ref());
-            })?;
+            .spawn(move || own.run(cgroup_counts.as_ref()))?;
         Ok(scanner)
     }
 
@@ -257,13 +253,14 @@ impl DiskScanner {
             self.beat();
             let targets = Arc::clone(&self.lock().targets);
             let (now, pressure) = (monotonic_ns(), self.pressure());
-            // Evictions wait for these walks, on a disk that others keep busy.
+            // A walk must not slow a pod down; but where a disk is short evictions wait for it, on a machine that others
+            // keep busy.
             let wanted = match pressure {
-                DiskPressure::None => IoPriority::Idle,
-                DiskPressure::Soft | DiskPressure::Hard => IoPriority::Low,
+                DiskPressure::None => BackgroundPriority::Idle,
+                DiskPressure::Soft | DiskPressure::Hard => BackgroundPriority::Low,
             };
             if priority.replace(wanted) != Some(wanted) {
-                // Best effort, too.
+                // Best effort.
                 let _ = wanted.set();
             }
             schedule.follow(&targets, pressure, now);

@@ -570,6 +570,24 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
     assert!(is_alive(&mut calm));
 }
 
+/// So many files that the first walk of the pod has not ended when the disk is short, and what the disk has left would be
+/// gone within a second.
+// R10
+#[test]
+fn a_pod_that_was_not_walked_yet_is_waited_for() {
+    let mut two = or_skip!(Two::on_disk("unwalked", 256, 80_000, "1Ti"));
+    two.threshold("nodefs.available", json!("40%"));
+    let [mut calm, mut greedy] = two.forkers();
+    greedy.files("make", &two.dir("greedy"), 60_000);
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 80);
+    let _agent = two.files.start(&[]);
+    two.write("greedy", "more", 80);
+    let eviction = two.greedy_goes("nodefs.available");
+    assert!(eviction.working_set > 100 * MIB, "{eviction:?}");
+    assert!(is_alive(&mut calm));
+}
+
 /// The agent ends before it has emptied the volumes of a pod that has died: the next one goes on, also where it comes late, and
 /// leaves what the pod has written in another run.
 // R42, R43

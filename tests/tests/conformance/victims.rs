@@ -470,8 +470,12 @@ fn a_disk_waits_until_all_pods_were_walked() {
         protected.pods[1].priority = 2_000_001_000;
         assert_eq!(evicted(&mut planner(), 31, &protected), ["known"]);
 
-        // What is urgent does not wait.
-        let rounds: &[Round] = &[(1, short, &[]), (2, short / 2, &["known"])];
+        // Nor for so long where the disk is full at once.
+        let rounds: &[Round] = &[
+            (1, short, &[]),
+            (3, short / 2, &[]),
+            (4, short / 4, &["known"]),
+        ];
         plays(&mut planner(), &mut node, signal, rounds);
     }
 }

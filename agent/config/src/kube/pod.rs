@@ -123,6 +123,7 @@ impl From<PodJson> for Pod {
             annotations: metadata.annotations,
             order: 0,
             is_denied: false,
+            may_be_over: false,
         }
     }
 }

@@ -75,6 +75,10 @@ pub struct Pod {
     /// Whether the policies spare the pod at this moment.
     #[serde(skip)]
     pub is_denied: bool,
+    /// Whether the pod may be over: its last process has ended a moment ago, while something is short. Its files are there
+    /// still.
+    #[serde(skip)]
+    pub may_be_over: bool,
 }
 
 /// The controller that owns a pod and replaces it.

@@ -11,6 +11,17 @@ const BETWEEN_RUNS_NS: u64 = 10 * SECOND;
 /// Where nothing is short, all pods are looked at once in this time.
 const LOOK_INTERVAL_NS: u64 = SECOND;
 
+/// State of a pod that was not killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodState {
+    /// It has processes, or is between two runs of its container.
+    Lives,
+    /// Its last process has ended a moment ago, while something is short: its phase may not have come here yet.
+    MayBeOver,
+    /// No container of it is started again.
+    Over,
+}
+
 /// The pods that had no processes at the last look. Times are nanoseconds of one clock.
 #[derive(Clone, Debug, Default)]
 pub struct EmptyPods {
@@ -53,12 +64,14 @@ impl EmptyPods {
         since.is_some_and(|since| now.saturating_sub(*since) >= BETWEEN_RUNS_NS)
     }
 
-    /// Whether a pod that was not killed has ended. The kubelet would evict any other one (`filterOutInactivePods`):
-    /// its files stay while it waits to be started again. While something is short, one that has ended just now is left
-    /// out as well.
-    pub fn has_ended(&self, pod: &Pod, is_empty: bool, is_short: bool, now: u64) -> bool {
-        let is_left_out = is_short && !self.is_between_runs(&pod.uid, now);
-        is_empty && (Self::is_over(pod) || is_left_out)
+    /// What a pod that was not killed is in. The kubelet would evict any that is not over (`filterOutInactivePods`): its
+    /// files stay while it waits to be started again.
+    pub fn state(&self, pod: &Pod, is_empty: bool, is_short: bool, now: u64) -> PodState {
+        match is_empty {
+            true if Self::is_over(pod) => PodState::Over,
+            true if is_short && !self.is_between_runs(&pod.uid, now) => PodState::MayBeOver,
+            _ => PodState::Lives,
+        }
     }
 
     /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for
@@ -128,20 +141,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_just_become_empty_has_ended_while_something_is_short() {
+    fn a_pod_that_has_just_become_empty_may_be_over_while_something_is_short() {
         let mut pods = EmptyPods::default();
         look(&mut pods, false, SECOND);
         look(&mut pods, true, 2 * SECOND);
-        assert!(pods.has_ended(&pod(), true, true, 2 * SECOND));
-        assert!(!pods.has_ended(&pod(), true, false, 2 * SECOND));
-        assert!(!pods.has_ended(&pod(), false, true, 2 * SECOND));
+        let state = |is_empty, is_short, second: u64| {
+            pods.state(&pod(), is_empty, is_short, second * SECOND)
+        };
+        assert_eq!(state(true, true, 2), PodState::MayBeOver);
+        assert_eq!(state(true, false, 2), PodState::Lives);
+        assert_eq!(state(false, true, 2), PodState::Lives);
         // Between two runs its files stay.
-        assert!(!pods.has_ended(&pod(), true, true, 12 * SECOND));
+        assert_eq!(state(true, true, 12), PodState::Lives);
         let deleted = Pod {
             is_deleting: true,
             ..pod()
         };
-        assert!(pods.has_ended(&deleted, true, false, 12 * SECOND));
+        let state = pods.state(&deleted, true, false, 12 * SECOND);
+        assert_eq!(state, PodState::Over);
     }
 
     #[test]

@@ -617,7 +617,7 @@ fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
         for (rate, walked_after, expected) in [
             (150, Some(1000), (1000, "batch")),
             (1024, Some(1000), (1000, "batch")),
-            // A walk that takes long is not waited for until nothing is left, nor for ever.
+            // A walk that takes long is not waited for for ever, and not until nothing is left.
             (1024, None, (7000, "database")),
             (150, None, (30_000, "database")),
         ] {
@@ -645,6 +645,80 @@ fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
             assert_eq!(name, expected.1, "{rate} {after}");
             assert!((after - expected.0).abs() <= 250, "{rate} {after}");
         }
+    }
+}
+
+/// A batch job fills the disk within two seconds. It was never walked, or long before.
+// R10, R40
+#[test]
+fn walks_are_waited_for_however_little_is_left() {
+    let signal = Signal::NodeFsAvailable;
+    let met = 51 * SECOND;
+    for thresholds in with_and_without_soft(hard(signal, 10 << 30)) {
+        for walked_before in [None, Some(met - 9 * SECOND)] {
+            for (walked_after, expected) in
+                [(Some(1000), (1000, "batch")), (None, (3000, "database"))]
+            {
+                let mut scene = Scene::with(signal, 100 << 30, thresholds.clone(), false);
+                scene.pod("batch", 0);
+                scene.usages.insert("batch".into(), PodUsage::default());
+                if let Some(began) = walked_before {
+                    scene.walked("batch", MIB, began);
+                }
+                scene.pod_of_files("database", 100 * MIB, met - SECOND);
+                for quarter in -8..20 {
+                    let ms = quarter * 250;
+                    let now = met + ms * MS;
+                    if walked_after.is_some_and(|after| ms >= after) {
+                        scene.walked("batch", 80 << 30, now);
+                    }
+                    let free = (10_i64 << 30) - 1 - 5 * 1024 * ms * MIB as i64 / 1000;
+                    scene.look(now, free.max(0), 60 * SECOND);
+                    if !scene.gone.is_empty() {
+                        break;
+                    }
+                }
+                let (at, name, _) = &scene.gone[0];
+                assert_eq!(((at - met) / MS, name.as_str()), expected);
+            }
+        }
+    }
+}
+
+/// A job has filled the disk, and dies of that: it may be over, and may be started again.
+// R10, R40
+#[test]
+fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
+    let signal = Signal::NodeFsAvailable;
+    let met = 51 * SECOND;
+    // What another pod writes per second from then on, in MiB; what the job has, in MiB.
+    for (rate, used, expected) in [
+        (0, 8000, (10_000, "job")),
+        (0, 50, (0, "web")),
+        (2000, 8000, (250, "web")),
+    ] {
+        let mut scene = Scene::new(signal, 10 << 30, 100 << 30);
+        for (name, mib) in [("job", used), ("web", 100)] {
+            scene.pod_of_files(name, mib * MIB, met - SECOND);
+        }
+        for quarter in -8..60 {
+            let ms = quarter * 250;
+            let now = met + ms * MS;
+            let job = scene.pods.iter_mut().find(|pod| pod.uid == "job");
+            if let Some(job) = job {
+                job.may_be_over = (0..10_000).contains(&ms);
+            }
+            let written = rate * ms.max(0) * MIB as i64 / 1000;
+            scene.walked("web", 100 * MIB + written.unsigned_abs(), now);
+            let before = if ms < 0 { 2 << 30 } else { -1 };
+            let free = (10_i64 << 30) + before - written;
+            scene.look(now, free.max(0), 60 * SECOND);
+            if !scene.gone.is_empty() {
+                break;
+            }
+        }
+        let (at, name, _) = &scene.gone[0];
+        assert_eq!(((at - met) / MS, name.as_str()), expected, "{rate} {used}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{
-    EmptyPods, NodeBounds, Observations, Pod, Snapshot,
+    EmptyPods, NodeBounds, Observations, Pod, PodState, Snapshot,
     limiter::{EvictionKind, EvictionLimiter},
     model::settings::Mode,
     permit::LastResort,
@@ -88,34 +88,39 @@ impl NodePods {
     }
 
     /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
+    /// Marks those that may be over.
     pub fn find_running(&mut self, is_short: bool) {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
         // Of most pods it is needed only where something is short.
         let looks_at_all = is_short || self.empty.is_due(now);
-        let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
+        let mut running: Vec<(&Pod, bool)> = Vec::with_capacity(pods.len());
         for (entry, pod) in entries.iter().zip(pods.iter()) {
             let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
             let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
             if looks_at_all {
                 self.empty.note(&pod.uid, is_empty, now);
             }
-            let has_ended = match self.known_kills.look_at(entry, is_empty, now) {
+            let state = match self.known_kills.look_at(entry, is_empty, now) {
                 // The one that was killed is not among the pods at this look; from the next one on it is another one.
-                AfterKill::RunsAgain => true,
-                AfterKill::Ends => is_empty,
-                AfterKill::Other => self.empty.has_ended(pod, is_empty, is_short, now),
+                AfterKill::RunsAgain => PodState::Over,
+                AfterKill::Ends if is_empty => PodState::Over,
+                AfterKill::Ends => PodState::Lives,
+                AfterKill::Other => self.empty.state(pod, is_empty, is_short, now),
             };
-            if !has_ended {
-                running.push(pod);
+            if state != PodState::Over {
+                running.push((pod, state == PodState::MayBeOver));
             }
         }
         if looks_at_all {
             self.empty.finish_look(now);
         }
-        let uids = running.iter().map(|pod| &pod.uid);
+        let uids = running.iter().map(|(pod, _)| &pod.uid);
         if !uids.eq(self.running.iter().map(|pod| &pod.uid)) {
-            self.running = running.into_iter().cloned().collect();
+            self.running = running.iter().map(|(pod, _)| (*pod).clone()).collect();
+        }
+        for (pod, (_, may_be_over)) in self.running.iter_mut().zip(running) {
+            pod.may_be_over = may_be_over;
         }
     }
 }
