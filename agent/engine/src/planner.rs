@@ -3,6 +3,7 @@
 
 mod blocked;
 mod choices;
+mod eligibility;
 pub mod empty_pods;
 pub mod local_storage;
 pub mod node_reclaim;
@@ -14,19 +15,15 @@ pub mod recreation;
 pub mod restored;
 mod updates;
 mod usage_growth;
+mod victim;
 
 use std::time::Duration;
 
 use super::{
-    Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan,
-    PlannerSettings, Pod, Ranked, Ranking, Recreation, Resource, RestoredState, SelectionCriteria,
-    Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
-    growth::Headroom,
-    local_storage_excess, message,
-    pace::{Decision, PaceInputs, PaceProfile, Urgency},
-    select,
-    select::{UrgentGrowth, goes_by_order_alone, pass_over_all_but_growers, pass_over_in_vain},
+    CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Layout,
+    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, PlannerSettings,
+    Pod, Ranked, Ranking, Recreation, Resource, RestoredState, Signal, SignalForecast, Snapshot,
+    Threshold, Trend, growth::Headroom, local_storage_excess, message, pace::PaceProfile,
     shortage::Shortage,
 };
 use crate::{
@@ -309,191 +306,6 @@ impl Planner {
         self.paces.has_evicted_lately(unsigned_ns(now)) || self.pending.awaits_cleanup(now, is_hard)
     }
 
-    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
-    /// urgent, and no [`super::round`]: a round takes further pods by what it expects of the memory of the first, while
-    /// the next look here, within a quarter of a second, sees what the end of a pod has brought.
-    fn choose_in_time(
-        &mut self,
-        now: i64,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-    ) -> Option<EvictionDecision> {
-        let (timing, growing) = self.decide(now, node, threshold)?;
-        let attainable = self.attainable(node, threshold);
-        // A fleet that evicts holds back what is not urgent.
-        if !node.bounds.allows_paced && !timing.urgency.is_urgent()
-            || self.awaits_usage(node, threshold, &timing)
-            || !timing
-                .pace_inputs
-                .can_end_shortage(timing.urgency, attainable)
-        {
-            return None;
-        }
-        let growing = growing.as_ref();
-        if self.awaits_an_end(node, threshold, timing.urgency) {
-            return None;
-        }
-        let grower = || self.choose(node.beyond_rate()?, threshold, Some(growing?), true);
-        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, false) {
-            Some(chosen) => (chosen, false),
-            None => (grower()?, true),
-        };
-        let timing = Timing {
-            is_beyond_rate,
-            ..timing
-        };
-        Some(EvictionDecision {
-            timing: Some(Box::new(timing)),
-            ..chosen
-        })
-    }
-
-    /// Whether a pod may go now for one threshold, how urgently, and which pods make an urgent growth.
-    fn decide<'a>(
-        &self,
-        now: i64,
-        node: Snapshot<'a>,
-        threshold: &Threshold,
-    ) -> Option<(Timing, Option<Growing<'a>>)> {
-        let mut pace_inputs = self.pace_inputs(now, node, threshold)?;
-        let Decision::Evict { mut urgency } = pace_inputs.decide() else {
-            return None;
-        };
-        let mut growing = self.growing(node, &pace_inputs, threshold, urgency);
-        let is_of_files = threshold.signal.resource().is_of_files();
-        if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
-            growing = None;
-            pace_inputs.profile = PaceProfile::Soft;
-            let Decision::Evict { urgency: paced } = pace_inputs.decide() else {
-                return None;
-            };
-            urgency = paced;
-        }
-        let timing = Timing {
-            urgency,
-            pace_inputs,
-            is_beyond_rate: false,
-        };
-        Some((timing, growing))
-    }
-
-    /// All that a decision for one threshold is made from.
-    fn pace_inputs(
-        &self,
-        now: i64,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-    ) -> Option<PaceInputs> {
-        let signal = threshold.signal;
-        let pace_inputs = PaceInputs {
-            now: unsigned_ns(now),
-            pace: self.paces.of(threshold).pace,
-            shortage: self.shortage(threshold, node.observations.get(signal)?),
-            pending: self.pending.pending(now, node, &self.settings, threshold),
-            profile: profile_at_looks(threshold),
-        };
-        // For a moment growth may be the victims' own.
-        let is_victims =
-            pace_inputs.pending.due.is_some() && pace_inputs.pace.is_settling(pace_inputs.now);
-        (!is_victims).then_some(pace_inputs)
-    }
-
-    /// The pods that make an urgent growth, unless the next pod goes by the order alone.
-    fn growing<'a>(
-        &self,
-        node: Snapshot<'a>,
-        pace_inputs: &PaceInputs,
-        threshold: &Threshold,
-        urgency: Urgency,
-    ) -> Option<Growing<'a>> {
-        let Urgency::Urgent { growth, .. } = urgency else {
-            return None;
-        };
-        let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
-        let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
-        (!by_order).then(|| Growing {
-            per_second: growth,
-            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
-        })
-    }
-
-    /// Whether a decision waits: what the pods use is not known yet.
-    fn awaits_usage(&self, node: Snapshot<'_>, threshold: &Threshold, timing: &Timing) -> bool {
-        let met_since = self.paces.of(threshold).met_by_turns_since();
-        let waits_for = met_since.and_then(|since| {
-            let pace_inputs = &timing.pace_inputs;
-            pace_inputs.waits_for_usage_since(timing.urgency, since)
-        });
-        let node = node.beyond_rate().unwrap_or(node);
-        waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
-    }
-
-    /// Whether a decision waits for the end of a pod, of which it is not known yet: it may be over, or goes itself in a
-    /// moment. No other pod goes in its stead for what it holds, unless others make an urgent growth.
-    fn awaits_an_end(&self, node: Snapshot<'_>, threshold: &Threshold, urgency: Urgency) -> bool {
-        if !threshold.signal.resource().is_of_files() {
-            return false;
-        }
-        let usage = |pod: &Pod| {
-            let usage = node.usages.get(&pod.uid)?;
-            Some(self.settings.layout.usage(threshold.signal, pod, usage))
-        };
-        let may_be_over = node.pods.iter().filter(|pod| pod.may_be_over);
-        let largest = may_be_over.filter_map(usage).max().unwrap_or(0);
-        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let others = node.pods.iter().filter(may_go).filter_map(usage).max();
-        if largest == 0 || largest < others.unwrap_or(0) {
-            return false;
-        }
-        match urgency {
-            Urgency::Paced { .. } => true,
-            Urgency::Urgent { growth, .. } => {
-                let growing = Growing {
-                    per_second: growth,
-                    pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
-                };
-                growth == 0 || growing.is_of_no_pods()
-            }
-        }
-    }
-
-    /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
-    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
-        let signal = threshold.signal;
-        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
-        let growers = node.pods.iter().filter(may_go).map(grew);
-        growers.filter(|(grew, _)| *grew > 0).collect()
-    }
-
-    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
-    /// Its bytes are those of a walk that began since a moment; its inodes are counted.
-    fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
-        let resource = threshold.signal.resource();
-        let is_recent = |began: u64| began >= since || resource != Resource::EphemeralStorage;
-        let is_walked = |pod: &Pod| {
-            let usage = node.usages.get(&pod.uid);
-            let walked = usage.filter(|usage| usage.ephemeral_storage.is_some());
-            walked.is_some_and(|usage| usage.walk_began.is_none_or(is_recent))
-        };
-        resource.is_of_files()
-            && node
-                .pods
-                .iter()
-                .any(|pod| self.may_go(node, pod, threshold) && !is_walked(pod))
-    }
-
-    /// Computes what all pods that may go use together of what a threshold watches, in its unit.
-    fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
-        let usage = |pod: &Pod| {
-            let usage = node.usages.get(&pod.uid)?;
-            Some(self.settings.layout.usage(threshold.signal, pod, usage))
-        };
-        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let usages = node.pods.iter().filter(may_go).filter_map(usage);
-        usages.fold(0, u64::saturating_add)
-    }
-
     /// Takes in what is in use of each signal, whether or not its threshold is met.
     fn watch_growth(&mut self, now: i64, node: Snapshot<'_>) {
         if self.settings.mode == Mode::Kubelet {
@@ -580,118 +392,6 @@ impl Planner {
         }
     }
 
-    /// The pod that the kubelet evicts. Those without numbers come first, which a candidate cannot say.
-    fn first_in_order(
-        &self,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-    ) -> Option<EvictionDecision> {
-        let ranked = self.ranked(node, threshold.signal);
-        let first = ranked
-            .iter()
-            .find(|ranked| self.may_go(node, ranked.pod, threshold))?;
-        Some(self.eviction_of(node, threshold, first.pod))
-    }
-
-    /// Chooses a pod for one threshold, with `only_growers` one of those that make the growth. The order is that of the
-    /// ranking, the choice that of the fast path; before the pods that make a growth none is evicted in vain.
-    fn choose(
-        &self,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-        growing: Option<&Growing<'_>>,
-        only_growers: bool,
-    ) -> Option<EvictionDecision> {
-        let resource = threshold.signal.resource();
-        let ranked = self.ranked(node, threshold.signal);
-        let candidate = |ranked: &Ranked<'_>| Candidate {
-            inputs: ranked.inputs,
-            usage: ranked.usage.unwrap_or(0),
-            is_exact: true,
-            state: self.state_for(node, ranked.pod, threshold),
-        };
-        let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
-        let rules = SelectionCriteria {
-            strategy: self.settings.strategy,
-            resource,
-            system_over_reserved: node.observations.system_over_reserved(),
-        };
-        if let Some(growing) = growing {
-            let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
-            let growers = growing.pods.iter();
-            let mut growers: Vec<(u64, usize)> = growers
-                .filter_map(|(grew, uid)| Some((*grew, position(*uid)?)))
-                .collect();
-            let growth = UrgentGrowth {
-                per_second: growing.per_second,
-                growers: &mut growers,
-                allowed: node.bounds.left_of_node_rate,
-            };
-            match only_growers {
-                true => pass_over_all_but_growers(&mut candidates, rules, growth),
-                false => pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage),
-            };
-        }
-        let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
-        Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
-    }
-
-    /// All pods that may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
-    /// first ones. Empty for what no soft threshold asks for.
-    pub fn alternatives(
-        &self,
-        node: Snapshot<'_>,
-        chosen: &EvictionDecision,
-    ) -> Vec<EvictionDecision> {
-        let Cause::Pressure(signal) = chosen.cause else {
-            return Vec::new();
-        };
-        let seen = node.observations.get(signal);
-        let threshold = seen.and_then(|seen| self.pressure.threshold(signal, false, seen.capacity));
-        let Some(threshold) = threshold else {
-            return Vec::new();
-        };
-        let leaves_idle = self.settings.mode == Mode::Evictd;
-        let may_go = |ranked: &Ranked<'_>| {
-            let uses = ranked.usage.is_some_and(|used| used > 0);
-            let is_eligible = self.may_go(node, ranked.pod, threshold);
-            // What uses nothing of what is short would go in vain.
-            chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
-        };
-        let decision = |pod: &Pod| EvictionDecision {
-            timing: chosen.timing.clone(),
-            ..self.eviction_of(node, threshold, pod)
-        };
-        self.ranked(node, signal)
-            .into_iter()
-            .filter(may_go)
-            .map(|ranked| decision(ranked.pod))
-            .collect()
-    }
-
-    /// All pods that memory is reclaimed from before one goes: neither those that are spared nor those that end.
-    pub fn reclaimable<'a>(&self, node: Snapshot<'a>) -> impl Iterator<Item = &'a Pod> {
-        node.pods.iter().filter(|pod| self.is_reclaimable(pod))
-    }
-
-    /// Pods of [`Self::reclaimable`] that may be asked to end and use something of what is short, in the order of
-    /// eviction for a signal.
-    pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
-        let uses = |ranked: &Ranked<'_>| ranked.usage.is_some_and(|used| used > 0);
-        let may_go = |pod: &Pod| self.is_reclaimable(pod) && self.can_be_deleted(pod);
-        self.ranked(node, signal)
-            .into_iter()
-            .filter(|ranked| uses(ranked) && may_go(ranked.pod))
-            .map(|ranked| ranked.pod)
-            .collect()
-    }
-
-    /// The node's rate of evictions does not count: no pod goes.
-    fn is_reclaimable(&self, pod: &Pod) -> bool {
-        !pod.is_deleting
-            && self.state_at_own_limit(pod, Resource::Memory) == CandidateState::Eligible
-    }
-
     /// All pods in the order of eviction for a signal.
     fn ranked<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<Ranked<'a>> {
         let PlannerSettings {
@@ -762,42 +462,6 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted that is above a limit of its own. The kubelet would evict one that is still there a
-    /// second time.
-    fn state_at_own_limit(&self, pod: &Pod, resource: Resource) -> CandidateState {
-        match self.settings.mode {
-            mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
-            _ if pod.may_be_over => CandidateState::Terminating,
-            // In vain, and again as soon as the kubelet has started it.
-            _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
-            Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
-            Mode::Kubelet if self.pending.is_refused(&pod.uid) => CandidateState::Terminating,
-            _ => CandidateState::Eligible,
-        }
-    }
-
-    /// Whether a pod can be asked to end, as a soft threshold does.
-    fn can_be_deleted(&self, pod: &Pod) -> bool {
-        !self.settings.has_api_server || pod.can_be_deleted()
-    }
-
-    fn may_go(&self, node: Snapshot<'_>, pod: &Pod, threshold: &Threshold) -> bool {
-        self.state_for(node, pod, threshold) == CandidateState::Eligible
-    }
-
-    /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
-    /// a hard one: no other pod in its stead. The node's rate counts it already.
-    fn state_for(&self, node: Snapshot<'_>, pod: &Pod, threshold: &Threshold) -> CandidateState {
-        let may_be_deleted = threshold.is_hard() || self.can_be_deleted(pod);
-        let goes_again = threshold.is_hard() && self.pending.is_requested(&pod.uid);
-        match self.state_at_own_limit(pod, threshold.signal.resource()) {
-            _ if !may_be_deleted => CandidateState::Protected,
-            CandidateState::Terminating if goes_again => CandidateState::Eligible,
-            _ if node.bounds.left_of_node_rate == 0 && !goes_again => CandidateState::Protected,
-            state => state,
-        }
-    }
-
     /// Finds the pods that came back after an eviction; none in the kubelet's mode, since the kubelet does not ask.
     fn recreations(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         match self.settings.mode {
@@ -822,31 +486,6 @@ impl Planner {
             }
         }
         forecasts
-    }
-}
-
-/// The profile by which the planner decides for a threshold. Hard memory comes here by `evictd replay` alone: a step of its
-/// scenario stands for a look of the kubelet, and the first one counts.
-fn profile_at_looks(threshold: &Threshold) -> PaceProfile {
-    match PaceProfile::of(threshold.signal, threshold.is_hard()) {
-        PaceProfile::Sustained => PaceProfile::Immediate,
-        profile => profile,
-    }
-}
-
-/// A growth, and the pods that have it.
-struct Growing<'a> {
-    /// Growth of the signal per second.
-    per_second: u64,
-    /// Growth per second of each pod that may be evicted and grows, with its UID.
-    pods: Vec<(u64, &'a str)>,
-}
-
-impl Growing<'_> {
-    /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
-    fn is_of_no_pods(&self) -> bool {
-        let theirs = self.pods.iter().map(|(grew, _)| *grew);
-        theirs.fold(0, u64::saturating_add) < self.per_second / 2
     }
 }
 

@@ -131,6 +131,7 @@ impl UsageCollector {
                         usage.containers.clone_from(&walk.usage.containers);
                         usage.volumes.clone_from(&walk.usage.volumes);
                         add_inodes(entry, usage, &walk, cgroup_counts, sources);
+                        usage.counts_inodes = true;
                     }
                 }
                 // The disk scanner is all there is: no hook counts bytes.

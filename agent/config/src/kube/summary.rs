@@ -166,6 +166,7 @@ impl From<PodStats> for PodUsage {
             ephemeral_storage: pod.ephemeral_storage.and_then(|fs| fs.used_bytes),
             // The summary does not say.
             walk_began: None,
+            counts_inodes: false,
             containers: pod
                 .containers
                 .into_iter()

@@ -13,6 +13,8 @@ pub struct PodUsage {
     pub ephemeral_storage: Option<u64>,
     /// When the walk of its files began, in nanoseconds of CLOCK_MONOTONIC; `None` for numbers of the present moment.
     pub walk_began: Option<u64>,
+    /// Whether hooks count the inodes that the pod makes, so that those are of the present moment.
+    pub counts_inodes: bool,
     /// The containers that have numbers.
     pub containers: Vec<ContainerUsage>,
     /// The volumes that have numbers.

@@ -685,6 +685,37 @@ fn walks_are_waited_for_however_little_is_left() {
     }
 }
 
+/// A hook counts the inodes that a job has made since its last walk, or none does.
+// R8, R10
+#[test]
+fn inodes_that_no_hook_counts_are_those_of_recent_walks() {
+    let signal = Signal::NodeFsInodesFree;
+    let met = 51 * SECOND;
+    for (counts_inodes, expected) in [(true, 0), (false, 1000)] {
+        let mut scene = Scene::new(signal, 10_000, 100_000);
+        for (name, inodes) in [("job", 10), ("web", 100)] {
+            scene.pod(name, inodes);
+            let usage = scene.usages.get_mut(name).unwrap();
+            usage.walk_began = Some((met - 9 * SECOND).unsigned_abs());
+            usage.counts_inodes = counts_inodes;
+        }
+        for quarter in -8..20 {
+            let ms = quarter * 250;
+            if ms >= 0 && counts_inodes || ms >= 1000 {
+                scene.tasks("job", 80_000);
+                scene.tasks("web", 100);
+            }
+            let available = if ms < 0 { 12_000 } else { 9999 - ms };
+            scene.look(met + ms * MS, available, 60 * SECOND);
+            if !scene.gone.is_empty() {
+                break;
+            }
+        }
+        let (at, name, _) = &scene.gone[0];
+        assert_eq!(((at - met) / MS, name.as_str()), (expected, "job"));
+    }
+}
+
 /// A job has filled the disk, and dies of that: it may be over, and may be started again.
 // R10, R40
 #[test]

@@ -1,0 +1,320 @@
+//! Which pod goes for a threshold, and whether it goes now.
+
+use super::{Planner, unsigned_ns};
+use crate::{
+    Among, Candidate, Cause, EvictionDecision, Pod, PodUsage, Ranked, Resource, SelectionCriteria,
+    Snapshot, Threshold, Timing,
+    model::settings::Mode,
+    pace::{Decision, PaceInputs, PaceProfile, Urgency},
+    select,
+    select::{UrgentGrowth, goes_by_order_alone, pass_over_all_but_growers, pass_over_in_vain},
+};
+
+impl Planner {
+    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
+    /// urgent, and no [`super::round`]: a round takes further pods by what it expects of the memory of the first, while
+    /// the next look here, within a quarter of a second, sees what the end of a pod has brought.
+    pub(super) fn choose_in_time(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<EvictionDecision> {
+        let (timing, growing) = self.decide(now, node, threshold)?;
+        let attainable = self.attainable(node, threshold);
+        // A fleet that evicts holds back what is not urgent.
+        if !node.bounds.allows_paced && !timing.urgency.is_urgent()
+            || self.awaits_usage(node, threshold, &timing)
+            || !timing
+                .pace_inputs
+                .can_end_shortage(timing.urgency, attainable)
+        {
+            return None;
+        }
+        let growing = growing.as_ref();
+        if self.awaits_an_end(node, threshold, timing.urgency) {
+            return None;
+        }
+        let grower = || self.choose(node.beyond_rate()?, threshold, Some(growing?), true);
+        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, false) {
+            Some(chosen) => (chosen, false),
+            None => (grower()?, true),
+        };
+        let timing = Timing {
+            is_beyond_rate,
+            ..timing
+        };
+        Some(EvictionDecision {
+            timing: Some(Box::new(timing)),
+            ..chosen
+        })
+    }
+
+    /// Whether a pod may go now for one threshold, how urgently, and which pods make an urgent growth.
+    pub(super) fn decide<'a>(
+        &self,
+        now: i64,
+        node: Snapshot<'a>,
+        threshold: &Threshold,
+    ) -> Option<(Timing, Option<Growing<'a>>)> {
+        let mut pace_inputs = self.pace_inputs(now, node, threshold)?;
+        let Decision::Evict { mut urgency } = pace_inputs.decide() else {
+            return None;
+        };
+        let mut growing = self.growing(node, &pace_inputs, threshold, urgency);
+        let is_of_files = threshold.signal.resource().is_of_files();
+        if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
+            growing = None;
+            pace_inputs.profile = PaceProfile::Soft;
+            let Decision::Evict { urgency: paced } = pace_inputs.decide() else {
+                return None;
+            };
+            urgency = paced;
+        }
+        let timing = Timing {
+            urgency,
+            pace_inputs,
+            is_beyond_rate: false,
+        };
+        Some((timing, growing))
+    }
+
+    /// All that a decision for one threshold is made from.
+    fn pace_inputs(
+        &self,
+        now: i64,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<PaceInputs> {
+        let signal = threshold.signal;
+        let pace_inputs = PaceInputs {
+            now: unsigned_ns(now),
+            pace: self.paces.of(threshold).pace,
+            shortage: self.shortage(threshold, node.observations.get(signal)?),
+            pending: self.pending.pending(now, node, &self.settings, threshold),
+            profile: profile_at_looks(threshold),
+        };
+        // For a moment growth may be the victims' own.
+        let is_victims =
+            pace_inputs.pending.due.is_some() && pace_inputs.pace.is_settling(pace_inputs.now);
+        (!is_victims).then_some(pace_inputs)
+    }
+
+    /// The pods that make an urgent growth, unless the next pod goes by the order alone.
+    fn growing<'a>(
+        &self,
+        node: Snapshot<'a>,
+        pace_inputs: &PaceInputs,
+        threshold: &Threshold,
+        urgency: Urgency,
+    ) -> Option<Growing<'a>> {
+        let Urgency::Urgent { growth, .. } = urgency else {
+            return None;
+        };
+        let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
+        let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
+        (!by_order).then(|| Growing {
+            per_second: growth,
+            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
+        })
+    }
+
+    /// Whether a decision waits: what the pods use is not known yet.
+    pub(super) fn awaits_usage(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        timing: &Timing,
+    ) -> bool {
+        let met_since = self.paces.of(threshold).met_by_turns_since();
+        let waits_for = met_since.and_then(|since| {
+            let pace_inputs = &timing.pace_inputs;
+            pace_inputs.waits_for_usage_since(timing.urgency, since)
+        });
+        let node = node.beyond_rate().unwrap_or(node);
+        waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
+    }
+
+    /// Whether a decision waits for the end of a pod, of which it is not known yet: it may be over, or goes itself in a
+    /// moment. No other pod goes in its stead for what it holds, unless others make an urgent growth.
+    fn awaits_an_end(&self, node: Snapshot<'_>, threshold: &Threshold, urgency: Urgency) -> bool {
+        if !threshold.signal.resource().is_of_files() {
+            return false;
+        }
+        let usage = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid)?;
+            Some(self.settings.layout.usage(threshold.signal, pod, usage))
+        };
+        let may_be_over = node.pods.iter().filter(|pod| pod.may_be_over);
+        let largest = may_be_over.filter_map(usage).max().unwrap_or(0);
+        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
+        let others = node.pods.iter().filter(may_go).filter_map(usage).max();
+        if largest == 0 || largest < others.unwrap_or(0) {
+            return false;
+        }
+        match urgency {
+            Urgency::Paced { .. } => true,
+            Urgency::Urgent { growth, .. } => {
+                let growing = Growing {
+                    per_second: growth,
+                    pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
+                };
+                growth == 0 || growing.is_of_no_pods()
+            }
+        }
+    }
+
+    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
+    /// What no hook counts is of a walk that began since a moment.
+    fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
+        let resource = threshold.signal.resource();
+        let is_recent = |usage: &PodUsage| {
+            usage.walk_began.is_none_or(|began| began >= since)
+                || resource == Resource::Inodes && usage.counts_inodes
+        };
+        let is_walked = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid);
+            let walked = usage.filter(|usage| usage.ephemeral_storage.is_some());
+            walked.is_some_and(is_recent)
+        };
+        resource.is_of_files()
+            && node
+                .pods
+                .iter()
+                .any(|pod| self.may_go(node, pod, threshold) && !is_walked(pod))
+    }
+
+    /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
+    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
+        let signal = threshold.signal;
+        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
+        let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
+        let growers = node.pods.iter().filter(may_go).map(grew);
+        growers.filter(|(grew, _)| *grew > 0).collect()
+    }
+
+    /// Computes what all pods that may go use together of what a threshold watches, in its unit.
+    fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
+        let usage = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid)?;
+            Some(self.settings.layout.usage(threshold.signal, pod, usage))
+        };
+        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
+        let usages = node.pods.iter().filter(may_go).filter_map(usage);
+        usages.fold(0, u64::saturating_add)
+    }
+
+    /// The pod that the kubelet evicts. Those without numbers come first, which a candidate cannot say.
+    pub(super) fn first_in_order(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<EvictionDecision> {
+        let ranked = self.ranked(node, threshold.signal);
+        let first = ranked
+            .iter()
+            .find(|ranked| self.may_go(node, ranked.pod, threshold))?;
+        Some(self.eviction_of(node, threshold, first.pod))
+    }
+
+    /// Chooses a pod for one threshold, with `only_growers` one of those that make the growth. The order is that of the
+    /// ranking, the choice that of the fast path; before the pods that make a growth none is evicted in vain.
+    fn choose(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        growing: Option<&Growing<'_>>,
+        only_growers: bool,
+    ) -> Option<EvictionDecision> {
+        let resource = threshold.signal.resource();
+        let ranked = self.ranked(node, threshold.signal);
+        let candidate = |ranked: &Ranked<'_>| Candidate {
+            inputs: ranked.inputs,
+            usage: ranked.usage.unwrap_or(0),
+            is_exact: true,
+            state: self.state_for(node, ranked.pod, threshold),
+        };
+        let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
+        let rules = SelectionCriteria {
+            strategy: self.settings.strategy,
+            resource,
+            system_over_reserved: node.observations.system_over_reserved(),
+        };
+        if let Some(growing) = growing {
+            let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
+            let growers = growing.pods.iter();
+            let mut growers: Vec<(u64, usize)> = growers
+                .filter_map(|(grew, uid)| Some((*grew, position(*uid)?)))
+                .collect();
+            let growth = UrgentGrowth {
+                per_second: growing.per_second,
+                growers: &mut growers,
+                allowed: node.bounds.left_of_node_rate,
+            };
+            match only_growers {
+                true => pass_over_all_but_growers(&mut candidates, rules, growth),
+                false => pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage),
+            };
+        }
+        let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
+        Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
+    }
+
+    /// All pods that may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
+    /// first ones. Empty for what no soft threshold asks for.
+    pub fn alternatives(
+        &self,
+        node: Snapshot<'_>,
+        chosen: &EvictionDecision,
+    ) -> Vec<EvictionDecision> {
+        let Cause::Pressure(signal) = chosen.cause else {
+            return Vec::new();
+        };
+        let seen = node.observations.get(signal);
+        let threshold = seen.and_then(|seen| self.pressure.threshold(signal, false, seen.capacity));
+        let Some(threshold) = threshold else {
+            return Vec::new();
+        };
+        let leaves_idle = self.settings.mode == Mode::Evictd;
+        let may_go = |ranked: &Ranked<'_>| {
+            let uses = ranked.usage.is_some_and(|used| used > 0);
+            let is_eligible = self.may_go(node, ranked.pod, threshold);
+            // What uses nothing of what is short would go in vain.
+            chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
+        };
+        let decision = |pod: &Pod| EvictionDecision {
+            timing: chosen.timing.clone(),
+            ..self.eviction_of(node, threshold, pod)
+        };
+        self.ranked(node, signal)
+            .into_iter()
+            .filter(may_go)
+            .map(|ranked| decision(ranked.pod))
+            .collect()
+    }
+}
+
+/// The profile by which the planner decides for a threshold. Hard memory comes here by `evictd replay` alone: a step of its
+/// scenario stands for a look of the kubelet, and the first one counts.
+fn profile_at_looks(threshold: &Threshold) -> PaceProfile {
+    match PaceProfile::of(threshold.signal, threshold.is_hard()) {
+        PaceProfile::Sustained => PaceProfile::Immediate,
+        profile => profile,
+    }
+}
+
+/// A growth, and the pods that have it.
+pub(super) struct Growing<'a> {
+    /// Growth of the signal per second.
+    per_second: u64,
+    /// Growth per second of each pod that may be evicted and grows, with its UID.
+    pods: Vec<(u64, &'a str)>,
+}
+
+impl Growing<'_> {
+    /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
+    fn is_of_no_pods(&self) -> bool {
+        let theirs = self.pods.iter().map(|(grew, _)| *grew);
+        theirs.fold(0, u64::saturating_add) < self.per_second / 2
+    }
+}
