@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Planner {
-    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
-    /// urgent, and no [`super::round`]: a round takes further pods by what it expects of the memory of the first, while
+    /// The pod that may be evicted now for one threshold: urgency decides ([`crate::pace`]). One at a look, however
+    /// urgent, and no [`crate::round`]: a round takes further pods by what it expects of the memory of the first, while
     /// the next look here, within a quarter of a second, sees what the end of a pod has brought.
     pub(super) fn choose_in_time(
         &mut self,
