@@ -722,15 +722,16 @@ fn inodes_that_no_hook_counts_are_those_of_recent_walks() {
 fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
     let signal = Signal::NodeFsAvailable;
     let met = 51 * SECOND;
-    // What another pod writes per second from then on, in MiB; what the job has, in MiB.
-    for (rate, used, expected) in [
-        (0, 8000, (10_000, "job")),
-        (0, 50, (0, "web")),
-        (2000, 8000, (250, "web")),
+    // What another pod writes per second from then on, in MiB; what the job has, in MiB, and when a walk shows that.
+    for (rate, used, shown, expected) in [
+        (0, 8000, -8000, (10_000, "job")),
+        (0, 8000, 1000, (10_000, "job")),
+        (0, 50, -8000, (0, "web")),
+        (2000, 8000, -8000, (250, "web")),
     ] {
         let mut scene = Scene::new(signal, 10 << 30, 100 << 30);
-        for (name, mib) in [("job", used), ("web", 100)] {
-            scene.pod_of_files(name, mib * MIB, met - SECOND);
+        for (name, mib) in [("job", 1), ("web", 100)] {
+            scene.pod_of_files(name, mib * MIB, met - 9 * SECOND);
         }
         for quarter in -8..60 {
             let ms = quarter * 250;
@@ -738,6 +739,9 @@ fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
             let job = scene.pods.iter_mut().find(|pod| pod.uid == "job");
             if let Some(job) = job {
                 job.may_be_over = (0..10_000).contains(&ms);
+                if ms >= shown {
+                    scene.walked("job", used * MIB, now);
+                }
             }
             let written = rate * ms.max(0) * MIB as i64 / 1000;
             scene.walked("web", 100 * MIB + written.unsigned_abs(), now);
@@ -749,7 +753,11 @@ fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
             }
         }
         let (at, name, _) = &scene.gone[0];
-        assert_eq!(((at - met) / MS, name.as_str()), expected, "{rate} {used}");
+        assert_eq!(
+            ((at - met) / MS, name.as_str()),
+            expected,
+            "{rate} {used} {shown}"
+        );
     }
 }
 

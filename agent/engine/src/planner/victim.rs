@@ -25,6 +25,7 @@ impl Planner {
         // A fleet that evicts holds back what is not urgent.
         if !node.bounds.allows_paced && !timing.urgency.is_urgent()
             || self.awaits_usage(node, threshold, &timing)
+            || self.awaits_an_end(node, threshold, timing.urgency)
             || !timing
                 .pace_inputs
                 .can_end_shortage(timing.urgency, attainable)
@@ -32,9 +33,6 @@ impl Planner {
             return None;
         }
         let growing = growing.as_ref();
-        if self.awaits_an_end(node, threshold, timing.urgency) {
-            return None;
-        }
         let grower = || self.choose(node.beyond_rate()?, threshold, Some(growing?), true);
         let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, false) {
             Some(chosen) => (chosen, false),
@@ -135,37 +133,33 @@ impl Planner {
         waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
-    /// Whether a decision waits for the end of a pod, of which it is not known yet: it may be over, or goes itself in a
-    /// moment. No other pod goes in its stead for what it holds, unless others make an urgent growth.
+    /// Whether a decision waits until it is known what becomes of a pod without processes: it may be over, or goes itself
+    /// in a moment. No other pod goes in its stead for what it holds, unless others make an urgent growth.
     fn awaits_an_end(&self, node: Snapshot<'_>, threshold: &Threshold, urgency: Urgency) -> bool {
-        if !threshold.signal.resource().is_of_files() {
-            return false;
-        }
-        let usage = |pod: &Pod| {
-            let usage = node.usages.get(&pod.uid)?;
-            Some(self.settings.layout.usage(threshold.signal, pod, usage))
+        let largest = |is_it: &dyn Fn(&Pod) -> bool| {
+            let pods = node.pods.iter().filter(|pod| is_it(pod));
+            let usages = pods.filter_map(|pod| self.usage(node, threshold, pod));
+            usages.max().unwrap_or(0)
         };
-        let may_be_over = node.pods.iter().filter(|pod| pod.may_be_over);
-        let largest = may_be_over.filter_map(usage).max().unwrap_or(0);
-        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let others = node.pods.iter().filter(may_go).filter_map(usage).max();
-        if largest == 0 || largest < others.unwrap_or(0) {
+        let may_be_over = largest(&|pod| pod.may_be_over);
+        if !threshold.signal.resource().is_of_files()
+            || may_be_over == 0
+            || may_be_over < largest(&|pod| self.may_go(node, pod, threshold))
+        {
             return false;
         }
-        match urgency {
-            Urgency::Paced { .. } => true,
-            Urgency::Urgent { growth, .. } => {
-                let growing = Growing {
-                    per_second: growth,
-                    pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
-                };
-                growth == 0 || growing.is_of_no_pods()
-            }
-        }
+        let Urgency::Urgent { growth, .. } = urgency else {
+            return true;
+        };
+        let growing = Growing {
+            per_second: growth,
+            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
+        };
+        growth == 0 || growing.is_of_no_pods()
     }
 
-    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
-    /// What no hook counts is of a walk that began since a moment.
+    /// Whether the files of a pod that may go, or may be over, were not walked yet: it counts as one that uses nothing,
+    /// whatever it has. What no hook counts is of a walk that began since a moment.
     fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
         let resource = threshold.signal.resource();
         let is_recent = |usage: &PodUsage| {
@@ -177,11 +171,9 @@ impl Planner {
             let walked = usage.filter(|usage| usage.ephemeral_storage.is_some());
             walked.is_some_and(is_recent)
         };
-        resource.is_of_files()
-            && node
-                .pods
-                .iter()
-                .any(|pod| self.may_go(node, pod, threshold) && !is_walked(pod))
+        let counts = |pod: &&Pod| pod.may_be_over || self.may_go(node, pod, threshold);
+        let mut pods = node.pods.iter().filter(counts);
+        resource.is_of_files() && pods.any(|pod| !is_walked(pod))
     }
 
     /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
@@ -195,13 +187,16 @@ impl Planner {
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
     fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
-        let usage = |pod: &Pod| {
-            let usage = node.usages.get(&pod.uid)?;
-            Some(self.settings.layout.usage(threshold.signal, pod, usage))
-        };
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let usages = node.pods.iter().filter(may_go).filter_map(usage);
+        let pods = node.pods.iter().filter(may_go);
+        let usages = pods.filter_map(|pod| self.usage(node, threshold, pod));
         usages.fold(0, u64::saturating_add)
+    }
+
+    /// What a pod uses of what a threshold watches, in its unit.
+    fn usage(&self, node: Snapshot<'_>, threshold: &Threshold, pod: &Pod) -> Option<u64> {
+        let usage = node.usages.get(&pod.uid)?;
+        Some(self.settings.layout.usage(threshold.signal, pod, usage))
     }
 
     /// The pod that the kubelet evicts. Those without numbers come first, which a candidate cannot say.
