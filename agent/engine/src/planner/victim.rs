@@ -111,10 +111,20 @@ impl Planner {
         };
         let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
         let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
-        (!by_order).then(|| Growing {
-            per_second: growth,
+        (!by_order).then(|| self.growing_by(growth, node, threshold))
+    }
+
+    /// The pods that make a growth of so much per second, also where the node's rate is used up.
+    fn growing_by<'a>(
+        &self,
+        per_second: u64,
+        node: Snapshot<'a>,
+        threshold: &Threshold,
+    ) -> Growing<'a> {
+        Growing {
+            per_second,
             pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
-        })
+        }
     }
 
     /// Whether a decision waits: what the pods use is not known yet.
@@ -151,11 +161,7 @@ impl Planner {
         let Urgency::Urgent { growth, .. } = urgency else {
             return true;
         };
-        let growing = Growing {
-            per_second: growth,
-            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
-        };
-        growth == 0 || growing.is_of_no_pods()
+        growth == 0 || self.growing_by(growth, node, threshold).is_of_no_pods()
     }
 
     /// Whether the files of a pod that may go, or may be over, were not walked yet: it counts as one that uses nothing,
