@@ -501,13 +501,11 @@ fn note_usages(
         let Some(usage) = node.usages.get(&pod.uid) else {
             continue;
         };
-        // Bytes are those of the last walk.
-        let walk = usage
-            .walk_began
-            .filter(|_| signal.resource() == Resource::EphemeralStorage);
+        let walk = usage.walk_of(signal.resource());
         let used = Use {
             time: walk.unwrap_or(unsigned_ns(now)),
             usage: layout.usage(signal, pod, usage),
+            of_walk: walk.is_some(),
             is_whole: !signal.resource().is_of_files() || usage.ephemeral_storage.is_some(),
         };
         growth.note(signal, &pod.uid, unsigned_ns(now), used);

@@ -1,5 +1,7 @@
 //! What a pod uses: the numbers of the kubelet's summary API that decisions rest on.
 
+use super::signal::Resource;
+
 /// The use of one pod. A number that is missing counts as zero, as in the kubelet; a pod without any numbers at all
 /// is one that has no `PodUsage`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,17 @@ pub struct PodUsage {
 }
 
 impl PodUsage {
+    /// When the walk began that has found what the pod uses of a resource, in nanoseconds of CLOCK_MONOTONIC; `None` for
+    /// numbers of the present moment.
+    pub fn walk_of(&self, resource: Resource) -> Option<u64> {
+        let is_walked = match resource {
+            Resource::EphemeralStorage => true,
+            Resource::Inodes => !self.counts_inodes,
+            Resource::Memory | Resource::Pids => false,
+        };
+        self.walk_began.filter(|_| is_walked)
+    }
+
     /// Bytes of all files that have numbers.
     pub fn bytes_of_files(&self) -> u64 {
         let containers = self.containers.iter().flat_map(|c| [c.rootfs, c.logs]);

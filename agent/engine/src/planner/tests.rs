@@ -494,6 +494,43 @@ fn files_that_no_pod_has_take_one_pod_in_ten_seconds() {
     }
 }
 
+/// Something outside of pods makes inodes, while each pod makes a few. Only walks count these, and one lands now and then.
+// R10, R43
+#[test]
+fn inodes_that_no_pod_makes_take_one_pod_in_ten_seconds() {
+    for counts_inodes in [true, false] {
+        let mut scene = Scene::new(Signal::NodeFsInodesFree, 160_000, 3_200_000);
+        let names: Vec<_> = (0..10).map(|number| format!("x{number:02}")).collect();
+        for name in &names {
+            scene.pod(name, 20_000);
+        }
+        for quarter in 0..160 {
+            let now = SECOND + quarter * SECOND / 4;
+            for (name, place) in names.iter().zip(0..) {
+                // A walk of each in ten seconds, one after the other.
+                let walked = now - (now + place * SECOND) % (10 * SECOND);
+                let made_at = if counts_inodes { now } else { walked };
+                if scene.usages.contains_key(name) {
+                    let made = 40 * made_at.max(0) / SECOND;
+                    scene.tasks(name, 20_000 + made.unsigned_abs());
+                    let usage = scene.usages.get_mut(name).unwrap();
+                    usage.walk_began = Some(walked.max(1).unsigned_abs());
+                    usage.counts_inodes = counts_inodes;
+                }
+            }
+            scene.look(now, (30_000 - 400 * quarter).max(0), 30 * SECOND);
+        }
+        let times: Vec<_> = scene.gone.iter().map(|(time, ..)| *time).collect();
+        let mut pairs = times.windows(2);
+        let apart = pairs.all(|pair| pair[1] - pair[0] >= 10 * SECOND);
+        assert!(
+            apart && times.len() >= 2,
+            "{counts_inodes} {:?}",
+            scene.gone
+        );
+    }
+}
+
 /// A walk of the runtime's takes as long as inodes are left. How many of these a quarter of a second uses is known a look
 /// after the threshold was met; and which pods use them, where a pod has gone before.
 // R8, R43

@@ -27,6 +27,8 @@ pub struct Use {
     pub time: u64,
     /// Usage at that moment, in the signal's unit.
     pub usage: u64,
+    /// A walk has found it: walks are rare.
+    pub of_walk: bool,
     /// All of its files were walked: what a first walk finds has not grown.
     pub is_whole: bool,
 }
@@ -70,8 +72,8 @@ impl UsageGrowth {
     /// files are too rare for that.
     pub fn begin_anew(&mut self, resource: Resource) {
         for (signal, pods) in Signal::ALL.into_iter().zip(&mut self.pods) {
-            if signal.resource() == resource && resource != Resource::EphemeralStorage {
-                pods.clear();
+            if signal.resource() == resource {
+                pods.retain(|_, seen| seen.latest.of_walk);
             }
         }
     }
@@ -98,6 +100,7 @@ mod tests {
             let used = Use {
                 time,
                 usage,
+                of_walk: true,
                 is_whole,
             };
             growth.note(signal, "pod", now * SECOND, used);

@@ -2,8 +2,8 @@
 
 use super::{Planner, unsigned_ns};
 use crate::{
-    Among, Candidate, Cause, EvictionDecision, Pod, PodUsage, Ranked, Resource, SelectionCriteria,
-    Snapshot, Threshold, Timing,
+    Among, Candidate, Cause, EvictionDecision, Pod, PodUsage, Ranked, SelectionCriteria, Snapshot,
+    Threshold, Timing,
     model::settings::Mode,
     pace::{Decision, PaceInputs, PaceProfile, Urgency},
     select,
@@ -169,8 +169,8 @@ impl Planner {
     fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
         let resource = threshold.signal.resource();
         let is_recent = |usage: &PodUsage| {
-            usage.walk_began.is_none_or(|began| began >= since)
-                || resource == Resource::Inodes && usage.counts_inodes
+            let began = usage.walk_of(resource);
+            began.is_none_or(|began| began >= since)
         };
         let is_walked = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid);
