@@ -50,6 +50,8 @@ pub struct EvictionLimiter {
     fleet: FleetHold,
     /// See [`Self::await_policies`].
     policies_awaited_until: AtomicU64,
+    /// See [`Self::await_removals`].
+    removals_awaited_until: AtomicU64,
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
     last_eviction: AtomicU64,
     /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported
@@ -75,6 +77,7 @@ impl Default for EvictionLimiter {
             last_resort: AtomicU8::new(LastResort::None as u8),
             fleet: FleetHold::default(),
             policies_awaited_until: AtomicU64::new(0),
+            removals_awaited_until: AtomicU64::new(0),
             last_eviction: AtomicU64::new(0),
             last_restored: AtomicI64::new(NEVER),
             last_in_shadow: AtomicI64::new(NEVER),
@@ -105,6 +108,12 @@ impl EvictionLimiter {
     /// Whether policies are still awaited.
     pub fn awaits_policies(&self, now: u64) -> bool {
         now < self.policies_awaited_until.load(Ordering::Relaxed)
+    }
+
+    /// The API server does not take the DELETEs of pods that went for files: until this moment these do not come back;
+    /// 0: none waits.
+    pub fn await_removals(&self, until: u64) {
+        self.removals_awaited_until.store(until, Ordering::Relaxed);
     }
 
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not. The fleet is told
@@ -223,6 +232,7 @@ impl EvictionLimiter {
         NodeBounds {
             allows_paced: self.is_in_time(kind, now),
             allows_own_limits: !self.awaits_policies(now),
+            awaits_removals: now < self.removals_awaited_until.load(Ordering::Relaxed),
             left_of_node_rate: self.left_of_node_rate(now),
             exempts_growers: self.exempts_growers.load(Ordering::Relaxed),
         }

@@ -278,7 +278,7 @@ impl Planner {
                 continue;
             }
             let chosen = match self.settings.mode {
-                Mode::Kubelet if !node.bounds.allows_paced => None,
+                Mode::Kubelet if !node.bounds.allows_paced_for(threshold.signal.resource()) => None,
                 Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),

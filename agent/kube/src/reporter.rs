@@ -25,7 +25,7 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
-use evictd_engine::Pod;
+use evictd_engine::{Pod, Signal};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -128,6 +128,9 @@ struct Remover {
     /// Largest number of them: as many as an earlier agent has left, and some more.
     most_jobs: usize,
     evicted_pods: EvictedPods,
+    /// Evictions for files whose DELETEs were not taken, by their ids: until when their pods' files are awaited, in
+    /// nanoseconds of CLOCK_MONOTONIC.
+    awaited: BTreeMap<String, u64>,
     /// Pods that the kubelet may still take back.
     failed: Vec<FailedPod>,
     /// Time of the last look at the pods that the kubelet may take back.
@@ -221,6 +224,7 @@ impl Reporter {
             removed: sender,
             unreported,
             evicted_pods,
+            awaited: BTreeMap::new(),
             failed: Vec::new(),
             looked: Instant::now(),
             is_refusal_logged: false,
@@ -355,8 +359,20 @@ impl Remover {
 
     fn try_again(&mut self, mut job: Job) {
         job.is_tried = true;
+        if job.owes_files() && job.eviction.boot() == self.boot {
+            let until = job.eviction.stages.signalled + UNDER_WAY_NS.cast_unsigned();
+            self.awaited.insert(job.eviction.id.clone(), until);
+            self.tell_awaited();
+        }
         self.jobs.push_back(job);
         self.retry.pause();
+    }
+
+    /// The kubelet removes the files of a pod that is deleted: until then the next pod would go in vain.
+    fn tell_awaited(&self) {
+        let until = self.awaited.values().max().copied();
+        let limiter = self.policies.limiter();
+        limiter.await_removals(until.unwrap_or(0));
     }
 
     fn finish(&mut self, answer: Answer) {
@@ -406,6 +422,9 @@ impl Remover {
 
     /// The pod does not run again: what is left to do is to tell of it.
     fn done(&mut self, job: Job) {
+        if self.awaited.remove(&job.eviction.id).is_some() {
+            self.tell_awaited();
+        }
         if !job.is_taken_back {
             // The receiver lives as long as this does.
             let _ = self.removed.send(job);
@@ -544,6 +563,12 @@ impl Job {
             is_tried: false,
             is_taken_back: false,
         }
+    }
+
+    /// Whether the pod went for files.
+    fn owes_files(&self) -> bool {
+        let signal = self.eviction.signal.parse::<Signal>();
+        signal.is_ok_and(|signal| signal.resource().is_of_files())
     }
 
     fn is_nameless(&self) -> bool {

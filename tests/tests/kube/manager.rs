@@ -319,6 +319,36 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     assert!(quiet.order("hold 0").is_ok());
 }
 
+// R8, R40: the kubelet removes the files of a pod once it is deleted. As long as the API server takes no DELETE, those of a second pod would
+// not come back either.
+#[test]
+fn no_pod_goes_for_files_while_the_api_server_takes_no_delete() {
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = ClusterNode::new("undeleted", 256).unwrap();
+    member.config["evictionHard"]["nodefs.available"] = json!("40%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let mut hogs = Vec::new();
+    for (name, number, mib) in [("large", 1, 25), ("small", 2, 20)] {
+        let pod = member.pod(name, number, "Burstable", 0, None).unwrap();
+        hogs.push(Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap());
+        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
+        fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
+    }
+    let unavailable = InjectedFault::Status(503);
+    member.server.fails("DELETE", "/pods/", 1000, unavailable);
+    let _agent = member.start().unwrap();
+    assert_eq!(member.evicted(1), ["large"]);
+    // Files of a pod that is gone count as on their way back for 30 s.
+    let signalled = member.evictions()[0].stages.signalled;
+    sleep_from(signalled, Duration::from_secs(34));
+    assert_eq!(member.evicted(1), ["large"]);
+    assert!(hogs[1].is_alive());
+    assert!(member.server.count("DELETE", "/pods/large") > 1);
+    // The pod is deleted, and its files stay: the next one goes.
+    member.server.state().faults.clear();
+    assert_eq!(member.evicted(2), ["large", "small"]);
+}
+
 // R1, R6: in the crash loop there is no process for minutes. The DELETE takes the files; a pod that is over is left alone.
 #[test]
 fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {

@@ -99,6 +99,8 @@ impl Snapshot<'_> {
 pub struct NodeBounds {
     /// Pods may go that are not urgent.
     pub allows_paced: bool,
+    /// Files of evicted pods do not come back for now: the API server does not take their DELETEs.
+    pub awaits_removals: bool,
     /// Pods may go that are above limits of their own.
     pub allows_own_limits: bool,
     /// How many evictions the node's rate allows; [`usize::MAX`] without a rate.
@@ -107,11 +109,19 @@ pub struct NodeBounds {
     pub exempts_growers: bool,
 }
 
+impl NodeBounds {
+    /// Whether pods may go for a resource that are not urgent. The files of another one would not come back either.
+    pub(crate) fn allows_paced_for(&self, resource: Resource) -> bool {
+        self.allows_paced && !(self.awaits_removals && resource.is_of_files())
+    }
+}
+
 impl Default for NodeBounds {
     /// Nothing is held back.
     fn default() -> Self {
         Self {
             allows_paced: true,
+            awaits_removals: false,
             allows_own_limits: true,
             left_of_node_rate: usize::MAX,
             exempts_growers: false,

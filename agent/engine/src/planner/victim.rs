@@ -22,8 +22,9 @@ impl Planner {
     ) -> Option<EvictionDecision> {
         let (timing, growing) = self.decide(now, node, threshold)?;
         let attainable = self.attainable(node, threshold);
-        // A fleet that evicts holds back what is not urgent.
-        if !node.bounds.allows_paced && !timing.urgency.is_urgent()
+        let resource = threshold.signal.resource();
+        // A fleet that evicts holds back what is not urgent, and so does an API server that takes no DELETE.
+        if !node.bounds.allows_paced_for(resource) && !timing.urgency.is_urgent()
             || self.awaits_usage(node, threshold, &timing)
             || self.awaits_an_end(node, threshold, timing.urgency)
             || !timing
