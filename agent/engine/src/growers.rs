@@ -72,17 +72,21 @@ impl Growers {
             };
         }
         watched.time = time;
-        watched.growth.observe(Sample {
+        let sample = Sample {
             time,
             amount: held,
             ..Sample::default()
-        });
+        };
+        watched.growth.observe(sample, self.jump);
     }
 
-    /// What a cgroup grows by, in bytes per second: the fastest growth that was seen a moment ago; 0 where none was.
-    pub fn growth_of(&self, id: u64, now: u64) -> u64 {
+    /// What a cgroup grows by, in bytes per second: the fastest growth that was seen until a moment ago, over `shortest`
+    /// nanoseconds at least where it is known for so long; 0 where none was. Over less time a buffer is a growth.
+    pub fn growth_of(&self, id: u64, now: u64, shortest: u64) -> u64 {
         let watched = self.find(id, now, RECENT_NS);
-        watched.map_or(0, |watched| watched.growth.fastest(self.jump))
+        watched.map_or(0, |watched| {
+            watched.growth.fastest_over(shortest, self.jump)
+        })
     }
 
     /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over the last quarter of a
@@ -124,7 +128,7 @@ mod tests {
     }
 
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {
-        let all = (1..20).map(|id| (id, growers.growth_of(id, now) / MIB));
+        let all = (1..20).map(|id| (id, growers.growth_of(id, now, 0) / MIB));
         all.filter(|(_, growth)| *growth > 0).collect()
     }
 
@@ -142,6 +146,26 @@ mod tests {
         let seen = growing(&growers, 328 * MS);
         assert_eq!(seen, [(7, 15), (8, 1000)]);
         assert!(growing(&growers, 500 * MS).is_empty(), "it was long ago");
+    }
+
+    // R43
+    /// A buffer that is given back is no growth of a pod beside a hog.
+    #[test]
+    fn a_buffer_is_no_growth() {
+        let mut growers = growers();
+        for at in 0..=40 {
+            growers.note(7, 1 + at * 17 * MS, at * 2 * MIB);
+            let buffer = if at % 4 == 0 { 8 * MIB } else { 0 };
+            growers.note(8, 1 + at * 17 * MS, 300 * MIB + buffer);
+        }
+        let now = 41 * 17 * MS;
+        let of = |id, shortest| growers.growth_of(id, now, shortest) / MIB;
+        assert!(of(8, 0) > of(7, 0));
+        assert!(of(8, 100 * MS) < of(7, 100 * MS), "{}", of(8, 100 * MS));
+        // A pod that is not known for so long.
+        growers.note(9, now - 10 * MS, 0);
+        growers.note(9, now, 20 * MIB);
+        assert_eq!(growers.growth_of(9, now, 100 * MS) / MIB, 2000);
     }
 
     /// 64 CPUs have charged a batch of 64 pages each, and use one page of it.

@@ -5,14 +5,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{SECOND, is_zero};
+use crate::{
+    rises::{PAUSE_NS, Rises},
+    units::{SECOND, is_zero},
+};
 
 /// Windows: the shortest one, and each of the others twice as long as the one before.
 const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
 const SHORTEST_NS: u64 = 1_000_000;
-/// A growth may pause for so many nanoseconds, or for an eighth of the window, before it counts as one that has ended.
-const PAUSE_NS: u64 = SECOND / 8;
+/// A growth may pause for [`PAUSE_NS`], or for this part of the window, before it counts as one that has ended.
 const PAUSE_PART: u64 = 8;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,8 @@ const PAUSE_PART: u64 = 8;
 pub(crate) struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
+    #[serde(default)]
+    rises: Rises,
 }
 
 /// What a file says of a growth: its times may contradict each other.
@@ -27,13 +31,19 @@ pub(crate) struct Growth {
 struct RecordedGrowth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
+    #[serde(default)]
+    rises: Rises,
 }
 
 impl TryFrom<RecordedGrowth> for Growth {
     type Error = String;
 
     fn try_from(recorded: RecordedGrowth) -> Result<Self, String> {
-        let RecordedGrowth { windows, latest } = recorded;
+        let RecordedGrowth {
+            windows,
+            latest,
+            rises,
+        } = recorded;
         let last = latest.map_or(u64::MAX, |latest| latest.time);
         for (i, window) in windows.iter().enumerate() {
             for (name, sample) in [("begin", window.begin), ("next", window.next)] {
@@ -44,7 +54,11 @@ impl TryFrom<RecordedGrowth> for Growth {
                 }
             }
         }
-        Ok(Self { windows, latest })
+        Ok(Self {
+            windows,
+            latest,
+            rises,
+        })
     }
 }
 
@@ -83,8 +97,17 @@ impl Sample {
     /// Computes by how much the amount has grown since `begin`, what was swapped out meanwhile included; below zero
     /// where it has shrunk.
     fn grown_since(&self, begin: Self) -> i128 {
-        let all = |sample: &Self| i128::from(sample.amount) - i128::from(sample.swap);
-        all(self) - all(&begin)
+        self.with_swapped() - begin.with_swapped()
+    }
+
+    /// The amount, with what is swapped out, but for a constant.
+    fn with_swapped(&self) -> i128 {
+        i128::from(self.amount) - i128::from(self.swap)
+    }
+
+    /// The same without what no statistics list yet.
+    fn known(&self) -> i64 {
+        clamped(self.with_swapped() - i128::from(self.stat_lag))
     }
 
     /// What of the growth tells nothing yet: memory that is in no statistics may be page cache, and kernel memory may
@@ -105,6 +128,10 @@ impl Sample {
 
 fn unsigned(amount: i128) -> u64 {
     u64::try_from(amount.max(0)).unwrap_or(u64::MAX)
+}
+
+fn clamped(amount: i128) -> i64 {
+    i64::try_from(amount).unwrap_or(if amount < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Beginning of one window, and of the next one.
@@ -158,14 +185,15 @@ pub(crate) struct Grown {
 }
 
 impl Growth {
-    /// Takes in a sample; times go forward.
-    pub fn observe(&mut self, sample: Sample) {
+    /// Takes in a sample; times go forward. Growth below `noise` is no step of a growth.
+    pub fn observe(&mut self, sample: Sample, noise: u64) {
         let time = sample.time;
         if self.latest.is_some_and(|latest| time <= latest.time) {
             return;
         }
         self.rebase_on_pcp_free(sample.pcp_free);
         self.latest = Some(sample);
+        self.rises.observe(time, sample.known(), noise);
         let mut length = SHORTEST_NS;
         for window in &mut self.windows {
             match window.next {
@@ -203,6 +231,7 @@ impl Growth {
             window.next = window.next.and_then(without);
         }
         self.latest = self.latest.and_then(without);
+        self.rises.rebase(clamped(-i128::from(held)));
     }
 
     /// Counts the samples anew where the lists of free pages are read from now on, or are read no longer: the amount is
@@ -224,11 +253,18 @@ impl Growth {
             window.next = window.next.map(counted_anew);
         }
         self.latest = self.latest.map(counted_anew);
+        let difference = i128::from(before) - i128::from(pcp_free);
+        self.rises.rebase(clamped(difference));
     }
 
-    /// Forgets all samples.
-    pub fn forget(&mut self) {
-        *self = Self::default();
+    /// Forgets all samples, but for the steps that a victim cannot have made: those by more than it `held`.
+    pub fn forget(&mut self, held: u64) {
+        let mut rises = self.rises;
+        rises.exclude_victim(held);
+        *self = Self {
+            rises,
+            ..Self::default()
+        };
     }
 
     /// The growth over each window, as of the latest amount; windows without a growth of at least `noise` are left out.
@@ -253,6 +289,17 @@ impl Growth {
     pub fn fastest(&self, noise: u64) -> u64 {
         let seen = self.windows(noise).map(Grown::per_second);
         seen.max().unwrap_or(0)
+    }
+
+    /// The fastest growth over the windows of at least `shortest` nanoseconds, or over the longest one where the amount is
+    /// not known for so long; per second, and 0 where there is none.
+    pub fn fastest_over(&self, shortest: u64, noise: u64) -> u64 {
+        let known = self.windows.iter().filter_map(|w| self.grown_over(w));
+        let known = known.map(|grown| grown.elapsed).max().unwrap_or(0);
+        let long = self
+            .windows(noise)
+            .filter(|g| g.elapsed >= shortest.min(known));
+        long.map(Grown::per_second).max().unwrap_or(0)
     }
 
     /// Nanoseconds until `headroom` is used up by net growth: the growth of others less what victims give back. Only
@@ -347,7 +394,8 @@ impl Growth {
         ends.min_by_key(|(time, _)| *time)
     }
 
-    /// Whether a growth has ended: over the last part of its window it was an eighth as fast at most.
+    /// Whether a growth has ended: over the last part of its window it was an eighth as fast at most, and it does not come
+    /// in steps.
     fn has_ended(&self, grown: Grown) -> bool {
         let pause = PAUSE_NS.max(grown.elapsed / PAUSE_PART);
         let mut shorter = self
@@ -356,6 +404,12 @@ impl Growth {
             .filter_map(|window| self.grown_over(window));
         let last_part = shorter.find(|part| (pause..grown.elapsed).contains(&part.elapsed));
         last_part.is_some_and(|part| part.per_second() < grown.per_second() / PAUSE_PART)
+            && !self.comes_in_steps(grown)
+    }
+
+    fn comes_in_steps(&self, grown: Grown) -> bool {
+        let now = self.latest.map_or(0, |latest| latest.time);
+        self.rises.are_steps(grown.amount, now)
     }
 }
 
@@ -401,6 +455,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const LASTS: u64 = 16;
+    const NOISE: u64 = MIB;
 
     fn immediate(mib: u64) -> Headroom {
         Headroom {
@@ -421,7 +476,7 @@ mod tests {
     fn steady(mib_per_second: u64, ms: u64) -> Growth {
         let mut growth = Growth::default();
         for t in 0..=ms {
-            growth.observe(sample(1 + t * MS, t * MIB * mib_per_second / 1000));
+            growth.observe(sample(1 + t * MS, t * MIB * mib_per_second / 1000), NOISE);
         }
         growth
     }
@@ -443,7 +498,7 @@ mod tests {
             let mut growth = steady(1000, 100);
             for t in 101..=100 + rest {
                 let steps = (t - 100) / 500 * step;
-                growth.observe(sample(1 + t * MS, (100 + steps) * MIB));
+                growth.observe(sample(1 + t * MS, (100 + steps) * MIB), NOISE);
             }
             growth.exhausts(immediate(50), MIB, LASTS).is_some()
         };
@@ -455,9 +510,9 @@ mod tests {
     #[test]
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
-        growth.observe(sample(1001 * MS, MIB));
+        growth.observe(sample(1001 * MS, MIB), NOISE);
         assert_eq!(growth.exhausts(immediate(100), MIB, LASTS), None);
-        growth.observe(sample(1002 * MS, 8 * MIB));
+        growth.observe(sample(1002 * MS, 8 * MIB), NOISE);
         let (end, _) = growth.exhausts(immediate(100), MIB, LASTS).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
@@ -465,10 +520,10 @@ mod tests {
     #[test]
     fn what_shrinks_or_is_noise_exhausts_nothing() {
         let mut growth = Growth::default();
-        growth.observe(sample(1, 500 * MIB));
-        growth.observe(sample(SECOND, 400 * MIB));
+        growth.observe(sample(1, 500 * MIB), NOISE);
+        growth.observe(sample(SECOND, 400 * MIB), NOISE);
         assert_eq!(growth.exhausts(immediate(1), 1, LASTS), None);
-        growth.observe(sample(2 * SECOND, 401 * MIB));
+        growth.observe(sample(2 * SECOND, 401 * MIB), NOISE);
         assert_eq!(growth.exhausts(immediate(1), 2 * MIB, LASTS), None);
         assert!(growth.exhausts(immediate(1), MIB, LASTS).is_some());
     }
@@ -479,7 +534,7 @@ mod tests {
         let mut growth = steady(100, 500);
         let (from, base) = (501 * MS, 10 * MIB);
         for t in 0..200 {
-            growth.observe(sample(1 + from + t * MS, base + t * MIB / 10));
+            growth.observe(sample(1 + from + t * MS, base + t * MIB / 10), NOISE);
         }
         let (_, grown) = growth.exhausts(immediate(50), MIB, LASTS).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
@@ -515,13 +570,16 @@ mod tests {
         let end = |amount: u64, kernel: u64| {
             let mut growth = Growth::default();
             for t in [0, 1] {
-                growth.observe(Sample {
-                    time: 1 + t * SECOND,
-                    amount: t * amount * MIB,
-                    kernel: t * kernel * MIB,
-                    deferred: t * 120 * MIB,
-                    ..Sample::default()
-                });
+                growth.observe(
+                    Sample {
+                        time: 1 + t * SECOND,
+                        amount: t * amount * MIB,
+                        kernel: t * kernel * MIB,
+                        deferred: t * 120 * MIB,
+                        ..Sample::default()
+                    },
+                    NOISE,
+                );
             }
             growth.exhausts(headroom, 1, LASTS).map(|(end, _)| end / MS)
         };
@@ -539,10 +597,13 @@ mod tests {
     fn what_lies_in_the_lists_of_the_cpus_is_no_growth_when_they_are_read() {
         let mut growth = Growth::default();
         let mut see = |ms: u64, amount: u64, pcp_free: u64| {
-            growth.observe(Sample {
-                pcp_free: pcp_free * MIB,
-                ..sample(1 + ms * MS, amount * MIB)
-            });
+            growth.observe(
+                Sample {
+                    pcp_free: pcp_free * MIB,
+                    ..sample(1 + ms * MS, amount * MIB)
+                },
+                NOISE,
+            );
             growth.over(4 * MS).map_or(0, |grown| grown.amount / MIB)
         };
         assert_eq!([see(0, 500, 0), see(2, 502, 0), see(4, 504, 0)], [0, 2, 4]);
@@ -558,10 +619,13 @@ mod tests {
         let end = |amounts: &[(u64, u64)]| {
             let mut growth = Growth::default();
             for (t, (amount, stat_lag)) in (0..).zip(amounts) {
-                growth.observe(Sample {
-                    stat_lag: stat_lag * MIB,
-                    ..sample(1 + t * MS, amount * MIB)
-                });
+                growth.observe(
+                    Sample {
+                        stat_lag: stat_lag * MIB,
+                        ..sample(1 + t * MS, amount * MIB)
+                    },
+                    NOISE,
+                );
             }
             growth
                 .exhausts(immediate(30), 6 * MIB, LASTS)
@@ -579,7 +643,7 @@ mod tests {
     fn an_amount_between_two_samples_has_grown_steadily() {
         let mut growth = Growth::default();
         for (s, mib) in [(1, 100), (2, 140), (3, 60)] {
-            growth.observe(sample(s * SECOND, mib * MIB));
+            growth.observe(sample(s * SECOND, mib * MIB), NOISE);
         }
         let at = |ms: u64| growth.amount_at(ms * MS) / MIB;
         assert_eq!(
@@ -611,7 +675,7 @@ mod tests {
             let mut growth = Growth::default();
             let (immediate, deferred, deferred_per_second) = headroom;
             for (time, amount) in samples {
-                growth.observe(sample(time, amount));
+                growth.observe(sample(time, amount), NOISE);
                 let _ = growth.exhausts(Headroom { immediate, deferred, deferred_per_second, swap: deferred }, noise, LASTS);
             }
         }

@@ -128,7 +128,8 @@ impl Pace {
     /// Takes in a look: the growth, and whether the threshold is met. `now` never goes back. Memory that a victim gave
     /// back in the middle of the look would pass for a growth of others: such a look tells nothing of growth.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
-        if seen.skew <= seen.noise(self.is_met()) {
+        let noise = seen.noise(self.is_met());
+        if seen.skew <= noise {
             let sample = Sample {
                 time: now,
                 amount: (seen.used.saturating_sub(seen.dying)).saturating_add(seen.estimated),
@@ -142,7 +143,7 @@ impl Pace {
             let stat_lag = sample
                 .stat_lag
                 .saturating_add(self.growth.freed_late(sample));
-            self.growth.observe(Sample { stat_lag, ..sample });
+            self.growth.observe(Sample { stat_lag, ..sample }, noise);
         }
         let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
@@ -179,8 +180,13 @@ impl Pace {
     /// A pod was evicted for this, or for something else that it gives back to this as well, or before the agent was
     /// started. Its growth is not told from that of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
+        self.evicted_holding(now, u64::MAX);
+    }
+
+    /// Notes an eviction as [`Self::evicted`] does, of a pod that `held` so much: steps of a growth by more were of others.
+    pub fn evicted_holding(&mut self, now: u64, held: u64) {
         self.note_eviction(now);
-        self.growth.forget();
+        self.growth.forget(held);
     }
 
     /// Notes an eviction as [`Self::evicted`] does, but of a pod that has `held` so much at every moment since `since`:
@@ -207,7 +213,7 @@ impl Pace {
         }
         self.evictions = self.evictions.min(before.evictions);
         self.has_own_eviction &= before.has_own_eviction;
-        if self.growth == Growth::default() {
+        if self.growth.latest().is_none() {
             self.growth = before.growth;
         }
     }
@@ -243,7 +249,7 @@ impl Pace {
 
     /// Forgets the growth that was seen: what was counted as victims' has become others'.
     pub fn forget_growth(&mut self) {
-        self.growth.forget();
+        self.growth.forget(u64::MAX);
     }
 
     /// The scope or its threshold is another one; when a pod was last evicted stays known.
@@ -481,6 +487,11 @@ impl PaceInputs {
             && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
     }
+}
+
+/// The shortest window, in nanoseconds, over which growth of memory was seen that uses up the headroom in `exhausted_in`.
+pub(crate) fn shortest_window(exhausted_in: u64) -> u64 {
+    exhausted_in / EXTRAPOLATION
 }
 
 /// How a decision is made, and how long something has to be short before a pod goes that is not urgent.

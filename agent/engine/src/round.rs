@@ -10,7 +10,7 @@ use crate::{
     growers::WATCHED,
     limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
-    pace::{PaceInputs, Urgency},
+    pace::{PaceInputs, Urgency, shortest_window},
     pending::Pending,
     permit::LastResort,
     round::relief::{NextVictim, Relief},
@@ -69,8 +69,9 @@ pub trait Pods {
     /// Reads in full the pods whose counters have grown most.
     fn watch_growers(&mut self);
 
-    /// What the pods grow by of those that grow most, in bytes per second, and their positions; 0: none.
-    fn growers(&self) -> [(u64, usize); WATCHED];
+    /// What the pods grow by of those that grow most, in bytes per second over windows of at least `shortest` nanoseconds,
+    /// and their positions; 0: none.
+    fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED];
 
     /// Pods that the policies' last resort takes when all else has failed.
     fn last_resort(&self) -> LastResort;
@@ -140,6 +141,15 @@ pub struct Round {
     pub most: usize,
 }
 
+/// The growth that a round has to end.
+#[derive(Clone, Copy, Debug)]
+struct RapidGrowth {
+    /// Bytes per second.
+    growth: u64,
+    /// Over a shorter window, in nanoseconds, it would not have been urgent: what a pod grows by is measured alike.
+    shortest: u64,
+}
+
 impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
@@ -153,7 +163,13 @@ impl Round {
             pods.watch_growers();
         }
         let outcome = match self.urgency {
-            Urgency::Urgent { growth, .. } => self.evict_urgently(pods, growth),
+            Urgency::Urgent {
+                growth,
+                exhausted_in,
+            } => {
+                let shortest = shortest_window(exhausted_in);
+                self.evict_urgently(pods, RapidGrowth { growth, shortest })
+            }
             Urgency::Paced { .. } => self.evict_one(pods),
         };
         if !has_evicted {
@@ -201,13 +217,13 @@ impl Round {
         Outcome::NoCandidates
     }
 
-    /// Evicts as many pods as it takes for memory to be back before nothing is left, at a growth in bytes per second.
-    fn evict_urgently(&self, pods: &mut impl Pods, growth: u64) -> Outcome {
+    /// Evicts as many pods as it takes for memory to be back before nothing is left.
+    fn evict_urgently(&self, pods: &mut impl Pods, rapid: RapidGrowth) -> Outcome {
         let growers = {
             let loaded = pods.candidates();
             eligible_growth(loaded.candidates, loaded.grew)
         };
-        let mut relief = Relief::new(&self.pace_inputs, growth, growers);
+        let mut relief = Relief::new(&self.pace_inputs, rapid.growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
         let mut kind = EvictionKind::Urgent;
         // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
@@ -217,7 +233,7 @@ impl Round {
             && let Some(next) = relief.next()
         {
             passed_over |= match next {
-                NextVictim::First => passes_over_in_vain(pods, growth),
+                NextVictim::First => passes_over_in_vain(pods, rapid),
                 NextVictim::Growing => {
                     let loaded = pods.candidates();
                     exclude_not_growing(loaded.candidates, loaded.grew);
@@ -225,7 +241,7 @@ impl Round {
                 }
                 NextVictim::WithProcesses if by_order => false,
                 NextVictim::WithProcesses => {
-                    passes_over_in_vain(pods, growth) || passes_over_without_processes(pods)
+                    passes_over_in_vain(pods, rapid) || passes_over_without_processes(pods)
                 }
             };
             let Some(victim) = choose(pods) else {
@@ -245,7 +261,7 @@ impl Round {
                 if pods.is_beyond_rate() {
                     kind = EvictionKind::Grower;
                     pods.load(kind, LastResort::None);
-                    if !passes_over_all_but_growers(pods, growth) {
+                    if !passes_over_all_but_growers(pods, rapid) {
                         return Outcome::NoCandidates;
                     }
                     (passed_over, by_order) = (true, true);
@@ -325,13 +341,13 @@ fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
 }
 
 /// Passes over the pods that do not make the growth: the node's rate is used up. Whether one is left.
-fn passes_over_all_but_growers(pods: &mut impl Pods, growth: u64) -> bool {
-    let mut growers = pods.growers();
+fn passes_over_all_but_growers(pods: &mut impl Pods, rapid: RapidGrowth) -> bool {
+    let mut growers = pods.growers(rapid.shortest);
     let rules = pods.rules();
     let mut loaded = pods.candidates();
     loaded.read_growers(&growers);
     let growth = UrgentGrowth {
-        per_second: growth,
+        per_second: rapid.growth,
         growers: &mut growers,
         allowed: 0,
     };
@@ -340,12 +356,12 @@ fn passes_over_all_but_growers(pods: &mut impl Pods, growth: u64) -> bool {
 
 /// Passes over the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
 /// Whether any is.
-fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
+fn passes_over_in_vain(pods: &mut impl Pods, rapid: RapidGrowth) -> bool {
     let allowed = pods.allowed();
     if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
         return false;
     }
-    let (rules, mut growers) = (pods.rules(), pods.growers());
+    let (rules, mut growers) = (pods.rules(), pods.growers(rapid.shortest));
     let mut loaded = pods.candidates();
     loaded.read_growers(&growers);
     let Candidates {
@@ -356,7 +372,7 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
         reading.map_or(0, |reading| reading.unreclaimable().min(usage))
     };
     let growth = UrgentGrowth {
-        per_second: growth,
+        per_second: rapid.growth,
         growers: &mut growers,
         allowed,
     };
@@ -473,7 +489,7 @@ mod tests {
 
         fn watch_growers(&mut self) {}
 
-        fn growers(&self) -> [(u64, usize); WATCHED] {
+        fn growers(&self, _: u64) -> [(u64, usize); WATCHED] {
             let mut growers = [(0, usize::MAX); WATCHED];
             for (at, (mib, position)) in growers.iter_mut().zip(&self.growers) {
                 *at = (mib * MIB, *position);
@@ -552,6 +568,8 @@ mod tests {
             (vec![(10, 1)], 0, vec![], Outcome::NoCandidates),
             (vec![], 0, vec![], Outcome::NoCandidates),
             (vec![(1000, 1)], 1, vec![2], Outcome::Done),
+            // A buffer of a pod that comes later in the order.
+            (vec![(4000, 2), (1000, 1)], 0, vec![1], Outcome::Done),
         ] {
             let mut listed = Listed {
                 is_beyond_rate: true,

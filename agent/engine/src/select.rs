@@ -219,8 +219,9 @@ fn main_growers<'g>(
             continue;
         }
         if !has_half {
-            all = all.saturating_add(grew);
-            least = grew;
+            // No pod makes more of a growth than there is.
+            least = grew.min(growth);
+            all = all.saturating_add(least);
         }
         growers.swap(count, index);
         count += 1;

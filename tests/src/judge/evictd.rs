@@ -493,9 +493,9 @@ impl Pods for SimulatedPods<'_, '_> {
         }
     }
 
-    fn growers(&self) -> [(u64, usize); WATCHED] {
+    fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {
         let (growers, now) = (&self.evictd.growers, self.world.now);
-        let growth = |pod: usize| (growers.growth_of(pod as u64 + 1, now), pod);
+        let growth = |pod: usize| (growers.growth_of(pod as u64 + 1, now, shortest), pod);
         let mut growing: Vec<_> = (0..self.candidates.len()).map(growth).collect();
         growing.sort_unstable_by(|one, other| other.cmp(one));
         let mut most = [(0, usize::MAX); WATCHED];
@@ -551,7 +551,7 @@ impl Pods for SimulatedPods<'_, '_> {
         evictd.pace.note_own_eviction();
         match evictd.history.still_since(pod, usage) {
             Some(since) => evictd.pace.evicted_without_growth(now, held, since),
-            None => evictd.pace.evicted(now),
+            None => evictd.pace.evicted_holding(now, held),
         }
         Attempt::Signalled(gives)
     }

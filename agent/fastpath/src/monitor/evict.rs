@@ -46,8 +46,8 @@ struct VictimUsage {
     unreclaimable: Option<u64>,
     /// Shared memory of the victim, in bytes, which outlives its processes.
     shmem: u64,
-    /// Bytes that the victim held while others grew, and since when.
-    still: Option<(u64, u64)>,
+    /// Time since which the victim has held as much, while others grew; in nanoseconds of CLOCK_MONOTONIC.
+    still_since: Option<u64>,
 }
 
 /// A pod that was signalled, or would have been in live mode.
@@ -339,9 +339,10 @@ impl MemoryMonitor {
             if index == chosen_for {
                 watched.pace.note_own_eviction();
             }
-            match kill.held.still {
-                Some((held, since)) => watched.pace.evicted_without_growth(at, held, since),
-                None => watched.pace.evicted(at),
+            match (kill.held.unreclaimable, kill.held.still_since) {
+                (Some(held), Some(since)) => watched.pace.evicted_without_growth(at, held, since),
+                (Some(held), None) => watched.pace.evicted_holding(at, held),
+                (None, _) => watched.pace.evicted(at),
             }
         }
     }
@@ -379,11 +380,10 @@ impl MemoryMonitor {
             return VictimUsage::default();
         };
         let history = &self.pods.table.history;
-        let since = history.still_since(victim, reading.usage);
         VictimUsage {
             unreclaimable: Some(reading.unreclaimable()),
             shmem: reading.shmem,
-            still: since.map(|since| (reading.unreclaimable(), since)),
+            still_since: history.still_since(victim, reading.usage),
         }
     }
 
@@ -457,8 +457,8 @@ impl Pods for ScopePods<'_> {
         self.monitor.pods.watch_growers(WATCHED);
     }
 
-    fn growers(&self) -> [(u64, usize); WATCHED] {
-        self.monitor.pods.growing()
+    fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {
+        self.monitor.pods.growing(shortest)
     }
 
     fn last_resort(&self) -> LastResort {

@@ -83,11 +83,12 @@ impl PodReadings {
         bounded
     }
 
-    /// The fastest growths of pods, in bytes per second, with the positions of the pods.
-    pub fn growing(&self) -> [(u64, usize); WATCHED] {
+    /// The fastest growths of pods, in bytes per second over `shortest` nanoseconds at least, with the positions of the pods.
+    pub fn growing(&self, shortest: u64) -> [(u64, usize); WATCHED] {
         let (mut growing, now) = (Largest::<WATCHED>::default(), monotonic_ns());
         for (position, entry) in self.table.entries.iter().enumerate() {
-            growing.offer(self.growers.growth_of(entry.memory.id(), now), position);
+            let grew = self.growers.growth_of(entry.memory.id(), now, shortest);
+            growing.offer(grew, position);
         }
         growing.0
     }
