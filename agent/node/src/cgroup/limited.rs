@@ -8,9 +8,10 @@ use evictd_sys::page::page_size;
 use crate::{
     cgroup::{
         memory::{MemoryCgroup, limit_in},
+        swap::SwapUsage,
         tree::{FollowedCgroup, FollowedCgroups, subdirectories},
     },
-    kernfile::{number, open_primed, pread},
+    kernfile::pread,
 };
 
 /// Cgroups of one pod that have memory limits, its own and its containers', with their files held open.
@@ -29,8 +30,7 @@ pub struct LimitedCgroup {
     /// Memory of the cgroup.
     pub memory: Arc<MemoryCgroup>,
     limit: File,
-    /// `memory.swap.current`; `None` on cgroup v1, and where it may not swap: an open file is memory of the kernel.
-    swapped: Option<File>,
+    swapped: SwapUsage,
 }
 
 /// Bytes that are in use and left below a limit.
@@ -119,7 +119,7 @@ impl LimitedCgroups {
         let above = std::iter::successors(next_above(&at), next_above);
         let above = above.filter_map(|at| self.list.get(at)?.read());
         let left = above.map(|(limit, held)| limit.saturating_sub(held));
-        let swapped = own.swapped();
+        let swapped = own.swapped.read();
         Some(BelowLimit {
             unreclaimable: held.saturating_add(swapped),
             limit: limit.saturating_add(swapped),
@@ -138,13 +138,10 @@ impl LimitedCgroup {
             true => Arc::clone(pod),
             false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
         };
-        let swap_max = File::open(cgroup.path.join("memory.swap.max"));
-        let may_swap = swap_max.is_ok_and(|file| read_limit(&file) != Some(0));
-        let swapped = may_swap.then(|| open_primed(&cgroup.path.join("memory.swap.current")).ok());
         Some(Self {
             memory,
             limit,
-            swapped: swapped.flatten(),
+            swapped: SwapUsage::open(&cgroup.path),
         })
     }
 
@@ -152,12 +149,6 @@ impl LimitedCgroup {
     fn read(&self) -> Option<(u64, u64)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         (reading.usage <= limit).then(|| (limit, reading.unreclaimable()))
-    }
-
-    fn swapped(&self) -> u64 {
-        let swapped = self.swapped.as_ref();
-        let swapped = swapped.and_then(|file| pread(file, &mut [0; 32]).ok().and_then(number));
-        swapped.unwrap_or(0)
     }
 }
 

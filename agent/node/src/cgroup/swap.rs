@@ -187,6 +187,34 @@ impl PodSwap {
     }
 }
 
+/// What a cgroup has swapped out: its `memory.swap.current`, held open. On cgroup v1, and where the cgroup may not swap,
+/// nothing is open and it is 0: an open file is memory of the kernel.
+#[derive(Debug)]
+pub struct SwapUsage(Option<File>);
+
+impl SwapUsage {
+    /// Opens that of a cgroup.
+    pub fn open(cgroup: &Path) -> Self {
+        let may_swap = bytes_in(&cgroup.join("memory.swap.max")) != Some(0);
+        let open = || open_primed(&cgroup.join("memory.swap.current")).ok();
+        Self(may_swap.then(open).flatten())
+    }
+
+    /// Opens that of a pod, if the machine has swap.
+    pub fn open_of_pod(cgroup: &Path) -> Self {
+        match has_swap() {
+            true => Self::open(cgroup),
+            false => Self(None),
+        }
+    }
+
+    /// Bytes that are swapped out. Does not allocate.
+    pub fn read(&self) -> u64 {
+        let swapped = self.0.as_ref().and_then(|file| read(file).ok().flatten());
+        swapped.unwrap_or(0)
+    }
+}
+
 /// What a pod can still swap out, by its own limit and those of its containers; `None`: as much as there is.
 fn can_swap(pod: &MemoryCgroup) -> Option<u64> {
     if pod.version() == Version::V1 {
@@ -240,6 +268,18 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_a_cgroup_has_swapped_out_is_read_where_it_may_swap() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        assert_eq!(SwapUsage::open(dir.path()).read(), 0, "cgroup v1");
+        write("memory.swap.current", "4096\n");
+        for (max, swapped) in [("max\n", 4096), ("8192\n", 4096), ("0\n", 0)] {
+            write("memory.swap.max", max);
+            assert_eq!(SwapUsage::open(dir.path()).read(), swapped, "{max}");
+        }
+    }
 
     fn room(swap_kib: u64, max: &str, zswap: &str, swaps: &str, pods: u64) -> Option<u64> {
         let dir = tempfile::tempdir().unwrap();

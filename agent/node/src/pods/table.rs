@@ -18,8 +18,12 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
     cgroup::{
-        kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
-        swap::PodSwap, tree::FollowedCgroups,
+        kill::CgroupKiller,
+        limited::LimitedCgroups,
+        memory::MemoryCgroup,
+        stat_flush::StatFlusher,
+        swap::{PodSwap, SwapUsage},
+        tree::FollowedCgroups,
     },
     pods::dirs::SeenContainers,
 };
@@ -33,6 +37,8 @@ pub struct PodEntry {
     pub pod: Pod,
     /// Memory cgroup of the pod, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
     pub memory: Arc<MemoryCgroup>,
+    /// What it has swapped out.
+    swapped: Arc<SwapUsage>,
     /// Open `memory.stat` files of the pod and its cgroups, read to make the kernel flush them.
     statistics: StatFlusher,
     /// Cgroups of the pod that have limits of their own.
@@ -83,6 +89,10 @@ impl PodEntry {
             Some(before) => Arc::clone(&before.memory),
             None => Arc::new(MemoryCgroup::open(cgroup)?),
         };
+        let swapped = match before {
+            Some(before) => Arc::clone(&before.swapped),
+            None => Arc::new(SwapUsage::open_of_pod(cgroup)),
+        };
         let seen = before.map(|before| Arc::clone(&before.seen));
         let limited = LimitedCgroups::reopen(found, &memory, before.map(|before| &before.limited));
         let statistics = before.map(|before| &before.statistics);
@@ -98,6 +108,7 @@ impl PodEntry {
             statistics: StatFlusher::reopen(found, &limited, statistics),
             limited,
             memory,
+            swapped,
             killer,
             seen: seen.unwrap_or_default(),
             cgroups,
@@ -133,6 +144,13 @@ impl PodEntry {
             }
             Err(_) => CandidateState::Unavailable,
         }
+    }
+
+    /// Reads the bytes that only its end gives back, in memory and in swap: with swap what grows is partly older memory
+    /// that is swapped out. `None` where the pod is gone. Does not allocate.
+    pub fn read_held(&self) -> Option<u64> {
+        let reading = self.memory.read().ok()?;
+        Some(reading.unreclaimable().saturating_add(self.swapped.read()))
     }
 
     /// Ids of its cgroups that are followed, its own first.
