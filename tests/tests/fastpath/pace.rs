@@ -536,6 +536,30 @@ scenes! {
         3, "100", 6, Some(json!({ "evictions": 1, "period": "5m", "exemptGrowers": true })));
 }
 
+/// A pod that takes buffers and gives them back grows faster than a hog for some milliseconds.
+// R38, R43
+#[test]
+fn a_pod_that_takes_buffers_does_not_go_in_the_place_of_a_hog() {
+    skip_if!(not_root());
+    let pod = |(name, priority)| json!({ "name": name, "cgroup": name, "priority": priority });
+    let pods = [("small", 0), ("hog", 100), ("next", 100), ("busy", 1000)].map(pod);
+    let mut files = Files::of("pace-buffers", 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let rate = json!({ "evictions": 1, "period": "5m", "exemptGrowers": true });
+    files.config["evictionRates"] = json!({ "node": rate });
+    let _small = files.hog("small", &["--mib", "6"]);
+    let _agent = files.start(&[]);
+    let mut busy = files.hog("busy", &["--way", "churn", "--mib", "12"]);
+    files
+        .hog("hog", &["--mib", "4000", "--rate", "100"])
+        .killed();
+    assert!(until(LONG, || files.evicted().len() > 1));
+    std::thread::sleep(MOMENT);
+    assert_eq!(files.evicted(), ["small", "hog"]);
+    assert!(busy.is_alive());
+    assert_eq!(files.scope().oom_kills().unwrap(), 0);
+}
+
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
 /// `seen`: whether the agent has seen the growth from its beginning.
 fn a_growth_up_to_a_limit_costs_no_neighbour(
