@@ -77,8 +77,10 @@ pub struct Job {
     /// The pod's condition, where it was sent before.
     announced: Option<Announcement>,
     outcome: Option<String>,
-    /// Refusals.
+    /// Refusals of the DELETE, and then of the Events.
     attempts: u32,
+    /// Whether it was logged and counted that the API server refuses.
+    is_refusal_told: bool,
     /// Patches of the status without an answer.
     status_attempts: u32,
     /// It did not succeed at once, and waits for its next turn.
@@ -421,11 +423,12 @@ impl Remover {
     }
 
     /// The pod does not run again: what is left to do is to tell of it.
-    fn done(&mut self, job: Job) {
+    fn done(&mut self, mut job: Job) {
         if self.awaited.remove(&job.eviction.id).is_some() {
             self.tell_awaited();
         }
         if !job.is_taken_back {
+            job.attempts = 0;
             // The receiver lives as long as this does.
             let _ = self.removed.send(job);
             return;
@@ -559,6 +562,7 @@ impl Job {
             outcome: not_killed(&eviction),
             eviction,
             attempts: 0,
+            is_refusal_told: false,
             status_attempts: 0,
             is_tried: false,
             is_taken_back: false,
@@ -634,14 +638,14 @@ impl Job {
         Ok(Removed { removal, refusal })
     }
 
-    /// Takes a refusal; after one too many the eviction counts as reported.
+    /// Takes a refusal; after one too many the request is given up.
     fn take_refusal(&mut self, error: &ApiError, client: &ApiClient) {
         if error.is_retryable() {
             return;
         }
         self.attempts += 1;
         // Logged and counted once, whatever else is refused after that.
-        if self.attempts != ATTEMPTS {
+        if self.attempts < ATTEMPTS || std::mem::replace(&mut self.is_refusal_told, true) {
             return;
         }
         client.counters.reports_failed.add();

@@ -654,6 +654,26 @@ fn a_namespace_that_is_being_deleted_takes_no_event() {
     assert!(member.wait(SOON, is_told));
 }
 
+/// What the API server has against the DELETE, it need not have against the Event, which is then all that is told.
+// R42
+#[test]
+fn a_refused_delete_uses_up_no_attempts_of_the_event() {
+    skip_if!(not_root());
+    let (mut member, wild) = ClusterNode::with_wild("deniedevent").unwrap();
+    let address = listen(&mut member.config, "metricsAddress");
+    let refused = InjectedFault::Status(403);
+    member.server.fails("DELETE", "/pods/wild", 8, refused);
+    let away = InjectedFault::Status(503);
+    member.server.fails("POST", "/default/events", 1, away);
+    let agent = member.start().unwrap();
+    member.evicts(&wild, "refused: 403 Forbidden: scripted");
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+    let refusals = "the API server does not take the report";
+    assert_eq!(agent.log().matches(refusals).count(), 1);
+    let counted = "evictd_api_reports_failed_total 1";
+    assert!(shows(&address, counted));
+}
+
 /// A namespace whose Events are refused for now keeps no other eviction from being told.
 #[test]
 fn one_namespaces_events_hold_up_no_other() {
