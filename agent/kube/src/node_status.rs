@@ -96,6 +96,15 @@ pub struct StaleConditions {
 }
 
 impl StaleConditions {
+    /// What is there stays for so long.
+    pub fn new(there: LeftOver, stay: Duration) -> Self {
+        Self {
+            conditions: there.conditions,
+            taints: there.taints,
+            until: Instant::now() + stay,
+        }
+    }
+
     /// Conditions that still have to stay.
     fn now(&mut self) -> &BTreeSet<NodeCondition> {
         if Instant::now() >= self.until {
@@ -300,11 +309,19 @@ impl NodeWriter {
     /// Keeps the node as it is wanted until the sender is gone, or shadow mode begins. What holds then stays: an
     /// upgrade under pressure is not the end of the pressure, and the next agent takes it over. Starts from what the
     /// node says already, and takes that away when its time is over, whether or not anything else happens.
-    pub async fn run(
+    pub async fn run(&self, left: StaleConditions, desired: &mut watch::Receiver<DesiredStatus>) {
+        let never = std::future::pending::<()>();
+        self.run_until(never, left, desired).await;
+    }
+
+    /// The same until `news` is there, which is returned: between two writes, none of which is left half done.
+    pub async fn run_until<T>(
         &self,
+        news: impl Future<Output = T>,
         mut left: StaleConditions,
         desired: &mut watch::Receiver<DesiredStatus>,
-    ) {
+    ) -> Option<T> {
+        let mut news = std::pin::pin!(news);
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
             .with_max_delay(PAUSES.1)
@@ -327,7 +344,7 @@ impl NodeWriter {
             let set = self.taints_of(&set);
             if written.has_conditions(&target.conditions) && written.has_taints(&set) {
                 if ending {
-                    return;
+                    return None;
                 }
                 let due = async {
                     match next {
@@ -336,6 +353,7 @@ impl NodeWriter {
                     }
                 };
                 tokio::select! {
+                    news = &mut news => return Some(news),
                     changed = desired.changed() => ending = changed.is_err(),
                     () = self.client.shadow_is(true) => {}
                     () = left.over() => {}
@@ -358,11 +376,13 @@ impl NodeWriter {
                 continue;
             }
             tokio::select! {
+                news = &mut news => return Some(news),
                 () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
                 () = self.client.shadow_is(true) => {}
                 changed = desired.changed(), if !ending => ending = changed.is_err(),
             }
         }
+        None
     }
 
     /// Writes what is not there. Each by itself: an admission policy may refuse one and not the other.

@@ -525,7 +525,7 @@ async fn keep_node(
 ) {
     let mut begun = Some(begun);
     loop {
-        let found = find_left_over(&writer, &desired).await;
+        let found = find_left_over(&writer, &mut desired).await;
         if writer.is_shadow() {
             if !found.is_empty() {
                 tracing::warn!(
@@ -545,11 +545,7 @@ async fn keep_node(
                     let _ = begun.await;
                 }
             }
-            let left = StaleConditions {
-                conditions: found.conditions,
-                taints: found.taints,
-                until: tokio::time::Instant::now() + stay,
-            };
+            let left = StaleConditions::new(found, stay);
             writer.run(left, &mut desired).await;
         }
         if desired.has_changed().is_err() {
@@ -558,20 +554,43 @@ async fn keep_node(
     }
 }
 
-/// What is on the node, once the API server tells; nothing where it refuses to, or where the agent ends.
+/// What is on the node, once the API server tells; nothing where the agent ends before. After a refusal what this agent
+/// says is written meanwhile: it may have the right to that.
 async fn find_left_over(
     writer: &NodeWriter,
-    desired: &channel::Receiver<DesiredStatus>,
+    desired: &mut channel::Receiver<DesiredStatus>,
 ) -> LeftOver {
     let mut pause = Duration::from_millis(500);
     loop {
         match writer.left_over().await {
             Ok(found) => return found,
-            Err(error) if error.is_retryable() && desired.has_changed().is_ok() => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(30));
+            Err(error) if !error.is_retryable() => {
+                tracing::warn!(
+                    %error,
+                    "what an earlier agent has left on the Node is not known: the API server is asked again"
+                );
+                break;
             }
-            Err(_) => return LeftOver::default(),
+            Err(_) if desired.has_changed().is_err() => return LeftOver::default(),
+            Err(_) => pass(&mut pause, Duration::from_secs(30)).await,
         }
     }
+    // One that is starting refuses by mistake.
+    let told = async {
+        loop {
+            pass(&mut pause, Duration::from_secs(300)).await;
+            if let Ok(found) = writer.left_over().await {
+                return found;
+            }
+        }
+    };
+    let nothing = StaleConditions::new(LeftOver::default(), Duration::ZERO);
+    let told = writer.run_until(told, nothing, desired).await;
+    told.unwrap_or_default()
+}
+
+/// Lets a pause pass; the next one is twice as long, up to the longest.
+async fn pass(pause: &mut Duration, longest: Duration) {
+    tokio::time::sleep(*pause).await;
+    *pause = (*pause * 2).min(longest);
 }

@@ -104,6 +104,38 @@ fn the_next_agent_cleans_up_after_a_crash() {
     assert!(member.server.wait(SOON, is_clean));
 }
 
+// R7: an API server that starts says by mistake that there is no such right, or no such Node.
+#[test]
+fn the_next_agent_cleans_up_after_a_refusal() {
+    skip_if!(not_root());
+    let (member, agent) = pressed("refused", "2s");
+    assert!(member.server.wait(SOON, says));
+    agent.kill();
+    for code in [403, 404] {
+        let refused = InjectedFault::Status(code);
+        member.server.fails("GET", "/nodes/n2", 1, refused);
+    }
+    let _agent = member.start().unwrap();
+    assert!(member.server.wait(SOON, is_clean));
+}
+
+// R7: what an earlier agent has left may not be told for long; what this one says is written all the same.
+#[test]
+fn a_condition_does_not_wait_for_what_is_left() {
+    skip_if!(not_root());
+    let (mut member, wild) = ClusterNode::with_wild("untold").unwrap();
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
+    let refused = InjectedFault::Status(403);
+    member.server.fails("GET", "/nodes/n2", usize::MAX, refused);
+    let agent = member.start().unwrap();
+    Hog::until_killed(&wild, &["--mib", "1024"]);
+    assert!(member.server.wait(SOON, has_condition));
+    member.server.state().faults.clear();
+    assert!(member.server.wait(SOON, is_clean));
+    let told = "what an earlier agent has left on the Node is not known";
+    assert_eq!(agent.log().matches(told).count(), 1);
+}
+
 /// The configuration is another one from now on.
 fn set_shadow(member: &mut ClusterNode, agent: &Agent, shadow: bool) {
     let changes = || agent.log().matches("has changed and is in force").count();
