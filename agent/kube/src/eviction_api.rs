@@ -11,7 +11,9 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{ApiClient, ApiError, ApiRequest, JSON, METADATA_LIST, STRATEGIC_MERGE};
+use crate::client::{
+    ApiClient, ApiError, ApiRequest, DEADLINE, JSON, METADATA_LIST, STRATEGIC_MERGE,
+};
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
 /// cleaned up, and a StatefulSet would start the next one too early.
@@ -92,9 +94,34 @@ pub async fn set_disruption_target(
     (message, time): (&str, &str),
     deadline: Duration,
 ) -> Result<(), ApiError> {
+    patch_condition(client, pod, disruption_target(message, time), deadline).await
+}
+
+/// Says that a pod is no target of a disruption after all, as the disruption controller does for what was set and came
+/// to nothing; a condition with the kubelet's reason it leaves alone.
+///
+/// # Errors
+/// The pod is gone, or the API server does not take it.
+pub async fn unset_disruption_target(client: &ApiClient, pod: PodRef<'_>) -> Result<(), ApiError> {
+    let condition = json!({
+        "type": message::DISRUPTION_TARGET,
+        "status": "False",
+        "reason": null,
+        "message": null,
+        "lastTransitionTime": format!("{:.0}", jiff::Timestamp::now()),
+    });
+    patch_condition(client, pod, condition, DEADLINE).await
+}
+
+async fn patch_condition(
+    client: &ApiClient,
+    pod: PodRef<'_>,
+    condition: Value,
+    deadline: Duration,
+) -> Result<(), ApiError> {
     let body = json!({
         "metadata": {"uid": pod.uid},
-        "status": {"conditions": [disruption_target(message, time)]},
+        "status": {"conditions": [condition]},
     });
     let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
     request.deadline = deadline;

@@ -36,6 +36,9 @@ const DISK_TIME: Duration = Duration::from_secs(2);
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
+/// Attempts to take a condition back from a pod that is not deleted: a few seconds in all.
+const TAKEN_BACK: usize = 6;
+
 /// A pod that may be evicted through the API.
 pub type SoftCandidate = evictd_engine::soft::SoftCandidate<Pod>;
 /// A request for one eviction through the API.
@@ -80,6 +83,16 @@ enum Refusal {
     HeldBack(HeldBack),
     #[error(transparent)]
     Api(#[from] ApiError),
+}
+
+/// What came of a DELETE.
+enum Deleted {
+    /// The pod goes, or was gone.
+    Yes(Removal),
+    /// The pod lives on.
+    No(Refusal),
+    /// Neither the answer nor the API server's list of pods tells.
+    Unknown(ApiError),
 }
 
 /// Evicts through the API.
@@ -186,41 +199,74 @@ impl SoftEvictor {
         let (client, target) = (&self.client, reference(pod));
         // Nothing restarts a pod that was not killed: there is time.
         let set = eviction_api::set_disruption_target(client, target, said, DEADLINE).await;
-        if let Err(error) = set {
+        if let Err(error) = &set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
-        self.may_go(pod)?;
+        let may_be_set = set.err().is_none_or(|error| error.may_be_done());
         let grace = asked.grace_period_seconds;
-        let sent = Instant::now();
-        let removal = match eviction_api::delete(client, target, grace).await {
-            Err(error) if error.may_be_done() => {
-                // Without an answer the server may be at it still.
-                let until = match error.code() {
-                    0 => sent + REMOVAL_DEADLINE,
-                    _ => sent,
-                };
-                match self.is_gone(target, until).await {
-                    true => Removal::Deleted,
-                    false => return Err(error.into()),
-                }
-            }
-            answer => answer?,
+        let deleted = match self.may_go(pod) {
+            Ok(()) => self.delete(target, grace).await,
+            Err(refusal) => Deleted::No(refusal),
         };
-        Ok(self.done(index, pod, removal, asked).await)
+        match deleted {
+            Deleted::Yes(removal) => Ok(self.done(index, pod, removal, asked).await),
+            Deleted::No(refusal) => {
+                if may_be_set {
+                    self.take_back(target).await;
+                }
+                Err(refusal)
+            }
+            Deleted::Unknown(error) => Err(error.into()),
+        }
     }
 
-    /// Whether a pod is deleted or over, asked until the API server says so, or says at some moment or later that it is
-    /// not. Meanwhile no other pod can be asked to go either.
-    async fn is_gone(&self, pod: PodRef<'_>, until: Instant) -> bool {
+    /// Deletes a pod, and finds out whether that was done where no answer tells.
+    async fn delete(&self, pod: PodRef<'_>, grace: i64) -> Deleted {
+        let sent = Instant::now();
+        let error = match eviction_api::delete(&self.client, pod, grace).await {
+            Ok(removal) => return Deleted::Yes(removal),
+            Err(error) if !error.may_be_done() => return Deleted::No(error.into()),
+            Err(error) => error,
+        };
+        // Without an answer the server may be at it still.
+        let until = match error.code() {
+            0 => sent + REMOVAL_DEADLINE,
+            _ => sent,
+        };
+        match self.is_active(pod, until).await {
+            Ok(false) => Deleted::Yes(Removal::Deleted),
+            Ok(true) => Deleted::No(error.into()),
+            Err(_) => Deleted::Unknown(error),
+        }
+    }
+
+    /// Whether a pod is neither deleted nor over, asked until the API server says that it is, or says at some moment or
+    /// later that it is not. Meanwhile no other pod can be asked to go either.
+    async fn is_active(&self, pod: PodRef<'_>, until: Instant) -> Result<bool, ApiError> {
         let mut pauses = pauses();
         loop {
             let asked = Instant::now();
             match eviction_api::is_active(&self.client, pod).await {
                 Err(error) if error.is_retryable() => {}
                 Ok(true) if asked < until => {}
-                answer => return answer.is_ok_and(|is_active| !is_active),
+                answer => return answer,
             }
             tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+        }
+    }
+
+    /// Takes DisruptionTarget back from a pod that lives on: no other component would.
+    async fn take_back(&self, pod: PodRef<'_>) {
+        for pause in pauses().take(TAKEN_BACK) {
+            let unset = eviction_api::unset_disruption_target(&self.client, pod).await;
+            let Err(error) = unset else {
+                return;
+            };
+            tracing::debug!(%error, "DisruptionTarget is not taken back");
+            if !error.is_retryable() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
         }
     }
 

@@ -139,6 +139,22 @@ impl Soft {
         self.runtime.block_on(evicted)
     }
 
+    /// Status and reason of a pod's condition DisruptionTarget; null where it has none.
+    fn disruption(&self, pod: &str) -> Value {
+        let state = self.server.state();
+        let pod = state.get(Collection::Pods, "default", pod);
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let found = conditions.find(|c| c["type"] == "DisruptionTarget");
+        found.map_or(Value::Null, |c| json!([c["status"], c["reason"]]))
+    }
+
+    fn forget_disruption(&self, pod: &str) {
+        let mut state = self.server.state();
+        let mut pod = state.get(Collection::Pods, "default", pod).clone();
+        pod["status"]["conditions"] = json!([]);
+        state.put_pod(pod);
+    }
+
     fn records(&self) -> Vec<Record> {
         let (records, _) = journal::read(&self.server.dir().join("state")).unwrap();
         records
@@ -392,7 +408,7 @@ fn trouble_with_one_and_trouble_with_all() {
     assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NoneRequested);
 }
 
-// What the server says about itself is no reason for another pod.
+// R18: what the server says about itself is no reason for another pod, and the one that stays is no target any more.
 #[test]
 fn a_busy_server_takes_no_other_pod() {
     let mut soft = soft(json!({}));
@@ -403,13 +419,40 @@ fn a_busy_server_takes_no_other_pod() {
             soft.server.fails(method, path, times, busy);
             let outcome = soft.evict(&[1, 2], false);
             assert_eq!(outcome, SoftOutcome::NoneRequested, "{method} {code}");
+            let expected = match method {
+                "DELETE" => json!(["False", null]),
+                _ => Value::Null,
+            };
+            assert_eq!(soft.disruption("web-2"), expected, "{method} {code}");
+            soft.forget_disruption("web-2");
         }
     }
+    // A condition that is not taken back at once.
+    let status = "/web-2/status";
+    let at_once = InjectedFault::Slow(Duration::ZERO);
+    let busy = InjectedFault::Status(503);
+    soft.server.fails("PATCH", status, 1, at_once);
+    soft.server.fails("PATCH", status, 2, busy);
+    soft.server.fails("DELETE", "/pods/web-2", 1, busy);
+    soft.evict(&[1, 2], false);
+    assert_eq!(soft.disruption("web-2"), json!(["False", null]));
     let state = soft.server.state();
     assert_eq!(state.count("POST", "/web-3/eviction"), 0);
     assert_eq!(state.all_of(Collection::Pods).count(), 3);
     drop(state);
     assert_eq!(soft.evicts(&[1, 2], false).0, 0);
+}
+
+// R18: whether the DELETE is done the server does not tell.
+#[test]
+fn the_condition_stays_where_the_outcome_is_not_known() {
+    let mut soft = soft(json!({}));
+    let (late, refused) = (InjectedFault::Status(504), InjectedFault::Status(403));
+    soft.server.fails("DELETE", "/pods/web-2", 1, late);
+    soft.server.fails("GET", "/default/pods", 1, refused);
+    assert_eq!(soft.evict(&[1, 2], false), SoftOutcome::NoneRequested);
+    let stays = json!(["True", "TerminationByKubelet"]);
+    assert_eq!(soft.disruption("web-2"), stays);
 }
 
 // R42: the server has done it, and says so later.
@@ -569,14 +612,15 @@ fn the_end_waits_for_a_delete_that_is_out() {
     assert_eq!(member.server.state().events_of("Evicted", "Pod").len(), 1);
 }
 
-/// Evictions are paused while the API server takes its time over the dry run; what comes of it.
+/// Evictions are paused while the API server takes its time over a request; what comes of it.
 fn paused_meanwhile(
     soft: &mut Soft,
-    path: &'static str,
+    (method, path): (&'static str, &'static str),
     indices: &[usize],
     hard: bool,
 ) -> SoftOutcome {
-    soft.fails(path, InjectedFault::Slow(Duration::from_secs(1)));
+    let slow = InjectedFault::Slow(Duration::from_secs(1));
+    soft.server.fails(method, path, 1, slow);
     let limiter = Arc::clone(soft.policies.limiter());
     let paused = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
@@ -591,18 +635,30 @@ fn paused_meanwhile(
 #[test]
 fn a_pause_during_the_dry_run_comes_before_the_delete() {
     let mut soft = soft(json!({}));
-    let outcome = paused_meanwhile(&mut soft, "/web-2/eviction", &[1, 2], false);
+    let dry_run = ("POST", "/web-2/eviction");
+    let outcome = paused_meanwhile(&mut soft, dry_run, &[1, 2], false);
     assert_eq!(outcome, held_back(HeldBack::Paused, 0));
     let state = soft.server.state();
     assert_eq!(state.count("POST", "/web-2/eviction"), 1);
     assert_eq!(state.count("PATCH", "") + state.count("DELETE", ""), 0);
 }
 
+// R12, R18: a pod that stays is no target of a disruption.
+#[test]
+fn a_pause_before_the_delete_takes_the_condition_back() {
+    let mut soft = soft(json!({}));
+    let condition = ("PATCH", "/web-2/status");
+    let outcome = paused_meanwhile(&mut soft, condition, &[1, 2], false);
+    assert_eq!(outcome, held_back(HeldBack::Paused, 0));
+    assert_eq!(soft.server.count("DELETE", ""), 0);
+    assert_eq!(soft.disruption("web-2"), json!(["False", null]));
+}
+
 // R5: the override of a budget too.
 #[test]
 fn a_pause_holds_for_an_override() {
     let mut soft = soft(json!({}));
-    let outcome = paused_meanwhile(&mut soft, "/web-1/eviction", &[0], true);
+    let outcome = paused_meanwhile(&mut soft, ("POST", "/web-1/eviction"), &[0], true);
     assert_eq!(outcome, held_back(HeldBack::Paused, 0));
     assert_eq!(soft.server.count("DELETE", ""), 0);
     assert_eq!(soft.connection.counters.pdb_overrides.get(), 0);
