@@ -1,5 +1,7 @@
 //! The request by which the manager hands over a soft eviction. When it is made, the planner decides.
 
+use std::sync::{Arc, atomic::AtomicBool};
+
 use crate::{EvictionDecision, Signal, record::SignalReading};
 
 /// A pod that may be evicted for a soft threshold. `P` is how the component that acts holds the pod.
@@ -27,6 +29,8 @@ pub struct SoftEvictionRequest<P> {
     pub hard: bool,
     /// Shadow mode: no pod is asked.
     pub shadow: bool,
+    /// False once the threshold is not met any more: then no pod needs to go.
+    pub is_needed: Arc<AtomicBool>,
 }
 
 /// Manner in which a pod goes for a soft threshold.
@@ -54,6 +58,7 @@ impl<P> SoftEvictionRequest<P> {
             chosen: self.chosen,
             hard: self.hard,
             shadow: self.shadow,
+            is_needed: self.is_needed,
         }
     }
 }

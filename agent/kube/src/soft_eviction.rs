@@ -2,15 +2,15 @@
 //!
 //! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions
 //! follows. A pod that its budget protects is passed over for the next candidate, and so are static pods, which the API
-//! server cannot end. Before each request it is checked whether evictions are paused, held back or used up by now: the
-//! decision may be half a minute old.
+//! server cannot end. Before each request it is checked whether evictions are paused, held back or used up by now, and
+//! whether the threshold is met still: the decision may be minutes old.
 //!
 //! When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate
 //! goes nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -71,6 +71,8 @@ pub enum SoftOutcome {
         /// Number of pods that policies and limits have spared.
         spared: usize,
     },
+    /// The threshold is not met any more.
+    NotNeeded,
     /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no
     /// candidate.
     NoneRequested,
@@ -79,6 +81,8 @@ pub enum SoftOutcome {
 /// Why a pod was not asked to go.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
+    #[error("the threshold is not met any more")]
+    NotNeeded,
     #[error("{0}")]
     HeldBack(HeldBack),
     #[error(transparent)]
@@ -152,7 +156,10 @@ impl SoftEvictor {
     }
 
     /// Checks whether the pod may go, as the hard paths do just before SIGKILL.
-    fn may_go(&self, pod: &Pod) -> Result<(), Refusal> {
+    fn may_go(&self, request: &SoftRequest, pod: &Pod) -> Result<(), Refusal> {
+        if !is_needed(request) {
+            return Err(Refusal::NotNeeded);
+        }
         let held = self.policies.held_back(&pod.uid);
         held.map_or(Ok(()), |by| Err(Refusal::HeldBack(by)))
     }
@@ -160,11 +167,12 @@ impl SoftEvictor {
     /// One pod, if the Eviction API would let it go; `None` where its budget protects it.
     async fn ask(
         &mut self,
+        request: &SoftRequest,
         index: usize,
         candidate: &SoftCandidate,
     ) -> Result<Option<SoftOutcome>, Refusal> {
-        self.may_go(&candidate.pod)?;
-        let mut asked = self.request(candidate);
+        self.may_go(request, &candidate.pod)?;
+        let mut asked = self.record(candidate);
         match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
             Some((_, id)) => asked.id.clone_from(id),
             None => {
@@ -177,7 +185,7 @@ impl SoftEvictor {
         let grace = asked.grace_period_seconds;
         let pod = reference(&candidate.pod);
         let outcome = match eviction_api::may_evict(&self.client, pod, grace).await {
-            Ok(Removal::Deleted) => self.remove(index, &candidate.pod, asked).await?,
+            Ok(Removal::Deleted) => self.remove(request, (index, &candidate.pod), asked).await?,
             Ok(removal) => self.done(index, &candidate.pod, removal, asked).await,
             Err(error) if error.is_budget() => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -188,13 +196,13 @@ impl SoftEvictor {
     /// Does what the Eviction API does for a pod that may go. Soft evictions are the kubelet's too, for pressure alone.
     async fn remove(
         &mut self,
-        index: usize,
-        pod: &Pod,
+        request: &SoftRequest,
+        (index, pod): (usize, &Pod),
         asked: RequestRecord,
     ) -> Result<SoftOutcome, Refusal> {
         let under_way = self.under_way();
         let _held = under_way.lock().await;
-        self.may_go(pod)?;
+        self.may_go(request, pod)?;
         let said = (asked.message.trim_end(), &*asked.time);
         let (client, target) = (&self.client, reference(pod));
         // Nothing restarts a pod that was not killed: there is time.
@@ -204,7 +212,7 @@ impl SoftEvictor {
         }
         let may_be_set = set.err().is_none_or(|error| error.may_be_done());
         let grace = asked.grace_period_seconds;
-        let deleted = match self.may_go(pod) {
+        let deleted = match self.may_go(request, pod) {
             Ok(()) => self.delete(target, grace).await,
             Err(refusal) => Deleted::No(refusal),
         };
@@ -271,14 +279,9 @@ impl SoftEvictor {
     }
 
     /// One pod against its budget.
-    async fn force(
-        &mut self,
-        candidates: &[SoftCandidate],
-        blocked: &[usize],
-        hard: bool,
-    ) -> Option<SoftOutcome> {
+    async fn force(&mut self, request: &SoftRequest, blocked: &[usize]) -> Option<SoftOutcome> {
         let since = self.blocked.map_or(Duration::ZERO, |b| b.elapsed());
-        let why = if hard {
+        let why = if request.hard {
             "the hard threshold is met".to_owned()
         } else if self.override_after.is_some_and(|after| since >= after) {
             format!("budgets have protected every candidate for {since:?}")
@@ -286,29 +289,32 @@ impl SoftEvictor {
             return None;
         };
         let index = *blocked.first()?;
-        let candidate = candidates.get(index)?;
+        let candidate = request.candidates.get(index)?;
         let pod = &candidate.pod;
-        let held_back = |by: HeldBack| Some(SoftOutcome::HeldBack { by, spared: 0 });
-        if let Some(by) = self.policies.held_back(&pod.uid) {
-            return held_back(by);
+        let refused = |refusal| match refusal {
+            Refusal::NotNeeded => Some(SoftOutcome::NotNeeded),
+            Refusal::HeldBack(by) => Some(SoftOutcome::HeldBack { by, spared: 0 }),
+            Refusal::Api(error) => {
+                tracing::warn!(%pod, %error, "the override has failed");
+                None
+            }
+        };
+        if let Err(refusal) = self.may_go(request, pod) {
+            return refused(refusal);
         }
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
         let asked = RequestRecord {
             override_reason: Some(why),
-            ..self.request(candidate)
+            ..self.record(candidate)
         };
         self.write_down(Record::Requested(Box::new(asked.clone())))
             .await;
-        match self.remove(index, pod, asked).await {
+        match self.remove(request, (index, pod), asked).await {
             Ok(outcome) => {
                 self.client.counters.pdb_overrides.add();
                 Some(outcome)
             }
-            Err(Refusal::HeldBack(by)) => held_back(by),
-            Err(Refusal::Api(error)) => {
-                tracing::warn!(%pod, %error, "the override has failed");
-                None
-            }
+            Err(refusal) => refused(refusal),
         }
     }
 
@@ -350,7 +356,7 @@ impl SoftEvictor {
         SoftOutcome::Evicted { index, asked }
     }
 
-    fn request(&self, candidate: &SoftCandidate) -> RequestRecord {
+    fn record(&self, candidate: &SoftCandidate) -> RequestRecord {
         let SoftCandidate {
             pod,
             decision,
@@ -382,23 +388,24 @@ impl SoftEvictor {
 impl SoftEvictor {
     /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With
     /// `hard` the hard threshold is met as well: budgets no longer count.
-    pub async fn evict_soft(&mut self, candidates: &[SoftCandidate], hard: bool) -> SoftOutcome {
+    pub async fn evict_soft(&mut self, request: &SoftRequest) -> SoftOutcome {
         let mut blocked = Vec::new();
         let (mut held_back, mut spared) = (None, 0);
-        for (index, candidate) in candidates.iter().enumerate() {
+        for (index, candidate) in request.candidates.iter().enumerate() {
             let pod = &candidate.pod;
             // One that is on its way needs no second request.
             let is_requested = self.asked.contains(&pod.uid);
             if !pod.can_be_deleted() || pod.is_protected(self.mode) || is_requested {
                 continue;
             }
-            match self.ask(index, candidate).await {
+            match self.ask(request, index, candidate).await {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {
                     self.client.counters.pdb_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
                     blocked.push(index);
                 }
+                Err(Refusal::NotNeeded) => return SoftOutcome::NotNeeded,
                 Err(Refusal::HeldBack(by)) => {
                     tracing::info!(%pod, %by, "the pod is not asked to go after all");
                     held_back = Some(by);
@@ -432,11 +439,16 @@ impl SoftEvictor {
             _ => {}
         }
         let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
-        match self.force(candidates, &blocked, hard).await {
+        match self.force(request, &blocked).await {
             Some(outcome) => outcome,
+            None if !is_needed(request) => SoftOutcome::NotNeeded,
             None => SoftOutcome::Blocked { since },
         }
     }
+}
+
+fn is_needed(request: &SoftRequest) -> bool {
+    request.is_needed.load(Ordering::Relaxed)
 }
 
 fn remember<T>(pods: &mut VecDeque<T>, pod: T) {

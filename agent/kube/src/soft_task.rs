@@ -27,7 +27,7 @@ pub async fn run(
         if last.is_some_and(|at| at.elapsed() > RELIEVED) {
             evictor.relieved();
         }
-        let outcome = evictor.evict_soft(&request.candidates, request.hard).await;
+        let outcome = evictor.evict_soft(&request).await;
         let gone = match outcome {
             SoftOutcome::Evicted { index, asked } => {
                 // The receiver is gone where the agent ends.
@@ -50,6 +50,13 @@ pub async fn run(
                     "the threshold is met and no pod may be evicted"
                 );
                 tokio::time::sleep(PAUSE).await;
+                None
+            }
+            SoftOutcome::NotNeeded => {
+                tracing::info!(
+                    signal = %request.signal,
+                    "the threshold is not met any more: no pod needs to go"
+                );
                 None
             }
             SoftOutcome::NoneRequested => {

@@ -8,7 +8,12 @@ mod node_pods;
 mod node_reclaim;
 mod report;
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use evictd_engine::{
     EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource, Signal,
@@ -59,6 +64,8 @@ pub(super) struct ManagerLoop {
     pub node_reclaim: NodeReclaimState,
     pub mitigation: MitigationState,
     pub on_kill: OnKill,
+    /// Signal of the last request for a soft eviction, and whether it is needed still.
+    pub requested: Option<(Signal, Arc<AtomicBool>)>,
     /// Evictions so far, for their numbers.
     pub evictions: u64,
     look_again: RearmBackoff,
@@ -121,6 +128,7 @@ impl ManagerLoop {
             node_reclaim: NodeReclaimState::new(node_reclaim),
             mitigation: MitigationState::new(mitigation),
             on_kill,
+            requested: None,
             evictions: 0,
             look_again: RearmBackoff::default(),
         }

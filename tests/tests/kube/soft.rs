@@ -1,6 +1,6 @@
 //! Soft evictions against the scripted API server: grace periods, budgets, overrides (R5).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evictd_config::Config;
 use evictd_engine::{
@@ -13,7 +13,7 @@ use evictd_kube::{
     event_queue::EventQueue,
     events::EventSpec,
     eviction_api::PodRef,
-    soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
+    soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome, SoftRequest},
 };
 use evictd_policy::{
     PolicyEvaluator,
@@ -40,6 +40,8 @@ struct Soft {
     runtime: tokio::runtime::Runtime,
     connection: Arc<ApiClient>,
     policies: Arc<PolicyEvaluator>,
+    /// Signal of the soft threshold that is met.
+    signal: Signal,
 }
 
 fn web(index: usize) -> Pod {
@@ -81,6 +83,7 @@ fn soft(cluster: Value) -> Soft {
         runtime,
         connection,
         policies,
+        signal: Signal::MemoryAvailable,
     }
 }
 
@@ -122,20 +125,27 @@ impl Soft {
                     text: "The node was low on resource: memory. ".to_owned(),
                     annotations: vec![("starved_resource", "memory".to_owned())],
                 },
-                cause: Cause::Pressure(Signal::MemoryAvailable),
+                cause: Cause::Pressure(self.signal),
                 is_soft: true,
                 timing: None,
                 other_signals: Vec::new(),
             },
             reading: SignalReading {
-                signal: Signal::MemoryAvailable,
+                signal: self.signal,
                 available: 90 << 20,
                 threshold: 100 << 20,
                 usage: 17 << 20,
             },
         };
-        let candidates: Vec<_> = pods.iter().map(candidate).collect();
-        let evicted = self.evictor.evict_soft(&candidates, hard);
+        let request = SoftRequest {
+            signal: self.signal,
+            chosen: String::new(),
+            candidates: pods.iter().map(candidate).collect(),
+            hard,
+            shadow: false,
+            is_needed: Arc::new(AtomicBool::new(true)),
+        };
+        let evicted = self.evictor.evict_soft(&request);
         self.runtime.block_on(evicted)
     }
 
@@ -610,6 +620,35 @@ fn the_end_waits_for_a_delete_that_is_out() {
     let is_counted = |r: &Record| matches!(r, Record::Counted(c) if c.name == "wild");
     assert!(member.records().iter().any(is_counted));
     assert_eq!(member.server.state().events_of("Evicted", "Pod").len(), 1);
+}
+
+// R28: the pods were chosen for a shortage that ends while the API server takes its time over the first one.
+#[test]
+fn a_request_is_taken_back_when_the_pressure_is_over() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("softover", 256).unwrap();
+    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
+    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    let (one, two) = (member.best_effort("one", 1), member.best_effort("two", 2));
+    member.server.state().budgets.insert("one".into());
+    let slow = InjectedFault::Slow(Duration::from_secs(5));
+    let asked = "/pods/one/eviction";
+    member.server.fails("POST", asked, 1, slow);
+    let agent = member.start().unwrap();
+    let _small = Hog::start(&two, &["--mib", "20"]).unwrap();
+    let hog = Hog::start(&one, &["--mib", "120"]).unwrap();
+    let is_asked = |m: &ClusterNode| m.server.count("POST", asked) == 1;
+    assert!(member.wait(SOON, is_asked));
+    drop(hog);
+    assert!(agent.says("the threshold is not met any more: no pod needs to go"));
+    let mut state = member.server.state();
+    let is_touched = |r: &apiserver::Seen| r.path.contains("/pods/two") || r.method == "DELETE";
+    assert!(!state.requests.iter().any(is_touched));
+    state.budgets.clear();
+    drop(state);
+    // The next shortage is another one.
+    let _hog = Hog::start(&one, &["--mib", "120"]).unwrap();
+    assert!(member.wait(SOON, |m| m.server.count("DELETE", "/pods/one") == 1));
 }
 
 /// Evictions are paused while the API server takes its time over a request; what comes of it.

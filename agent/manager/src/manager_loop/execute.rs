@@ -1,6 +1,12 @@
 //! Carries out a plan: kills at once, or hands over the candidates of a soft eviction.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
@@ -69,6 +75,12 @@ impl ManagerLoop {
             .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
+        if let Some((signal, is_needed)) = &self.requested
+            && !short.contains(signal)
+        {
+            // Asking may take minutes: a pod would go for a shortage that is over.
+            is_needed.store(false, Ordering::Relaxed);
+        }
         if self.shadow.forget_resolved(&short) {
             // A shadow victim of this pressure is a pod like any other under the next one.
             self.planner.forget_victims();
@@ -226,12 +238,15 @@ impl ManagerLoop {
         let candidates = alternatives.into_iter().filter_map(choice).collect();
         self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
+        let is_needed = Arc::new(AtomicBool::new(true));
+        self.requested = Some((signal, Arc::clone(&is_needed)));
         let request = SoftEvictionRequest {
             signal,
             chosen: chosen.clone(),
             hard: self.planner.is_hard_due(signed(now), seen, signal),
             candidates,
             shadow: self.shadow.on,
+            is_needed,
         };
         self.planner.block_soft(!self.shadow.on);
         if let Some(choice) = request.candidates.first() {
