@@ -9,13 +9,13 @@
 //! goes nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, message::EVICTED, model::settings::Mode};
+use evictd_engine::{Pod, Signal, message::EVICTED, model::settings::Mode};
 use evictd_policy::{PolicyEvaluator, evaluator::HeldBack};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -33,6 +33,8 @@ use crate::{
 
 /// Time that a request waits for the disk.
 const DISK_TIME: Duration = Duration::from_secs(2);
+/// Without a request for so long pressure has been over in between.
+pub(crate) const RELIEVED: Duration = Duration::from_secs(60);
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
@@ -99,6 +101,13 @@ enum Deleted {
     Unknown(ApiError),
 }
 
+/// How long budgets have protected all candidates of a signal without a break.
+struct Blocked {
+    since: Instant,
+    /// Last request for this signal: pressure that comes back after a while has its own patience.
+    seen: Instant,
+}
+
 /// Evicts through the API.
 pub struct SoftEvictor {
     client: Arc<ApiClient>,
@@ -107,8 +116,8 @@ pub struct SoftEvictor {
     events: EventQueue,
     mode: Mode,
     override_after: Option<Duration>,
-    /// Since when budgets have protected all candidates without a break.
-    blocked: Option<Instant>,
+    /// Signals whose candidates are all protected by budgets.
+    blocked: BTreeMap<Signal, Blocked>,
     asked: VecDeque<String>,
     /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
     is_forbidden_logged: bool,
@@ -135,7 +144,7 @@ impl SoftEvictor {
             events,
             mode: config.mode,
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
-            blocked: None,
+            blocked: BTreeMap::new(),
             asked: VecDeque::new(),
             is_forbidden_logged: false,
             noted: VecDeque::new(),
@@ -149,9 +158,8 @@ impl SoftEvictor {
         Arc::clone(&self.under_way)
     }
 
-    /// Pressure is over: budgets have been patient long enough only when it comes back and stays.
+    /// Pressure is over.
     pub fn relieved(&mut self) {
-        self.blocked = None;
         self.is_forbidden_logged = false;
     }
 
@@ -279,8 +287,11 @@ impl SoftEvictor {
     }
 
     /// One pod against its budget.
-    async fn force(&mut self, request: &SoftRequest, blocked: &[usize]) -> Option<SoftOutcome> {
-        let since = self.blocked.map_or(Duration::ZERO, |b| b.elapsed());
+    async fn force(
+        &mut self,
+        request: &SoftRequest,
+        (blocked, since): (&[usize], Duration),
+    ) -> Option<SoftOutcome> {
         let why = if request.hard {
             "the hard threshold is met".to_owned()
         } else if self.override_after.is_some_and(|after| since >= after) {
@@ -326,7 +337,6 @@ impl SoftEvictor {
         removal: Removal,
         asked: RequestRecord,
     ) -> SoftOutcome {
-        self.blocked = None;
         remember(&mut self.asked, pod.uid.clone());
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
@@ -389,6 +399,27 @@ impl SoftEvictor {
     /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With
     /// `hard` the hard threshold is met as well: budgets no longer count.
     pub async fn evict_soft(&mut self, request: &SoftRequest) -> SoftOutcome {
+        let began = Instant::now();
+        self.blocked
+            .retain(|_, blocked| began.duration_since(blocked.seen) <= RELIEVED);
+        let outcome = self.evict_first(request).await;
+        // Pods are asked for one signal at a time, which takes its time: meanwhile no pressure is over.
+        let took = began.elapsed();
+        self.blocked.values_mut().for_each(|b| b.seen += took);
+        match outcome {
+            SoftOutcome::Evicted { .. } | SoftOutcome::Gone { .. } | SoftOutcome::NotNeeded => {
+                self.blocked.remove(&request.signal);
+            }
+            _ => {
+                if let Some(blocked) = self.blocked.get_mut(&request.signal) {
+                    blocked.seen = Instant::now();
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn evict_first(&mut self, request: &SoftRequest) -> SoftOutcome {
         let mut blocked = Vec::new();
         let (mut held_back, mut spared) = (None, 0);
         for (index, candidate) in request.candidates.iter().enumerate() {
@@ -438,8 +469,14 @@ impl SoftEvictor {
             None if blocked.is_empty() => return SoftOutcome::NoneRequested,
             _ => {}
         }
-        let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
-        match self.force(request, &blocked).await {
+        let now = Instant::now();
+        let new = Blocked {
+            since: now,
+            seen: now,
+        };
+        let since = self.blocked.entry(request.signal).or_insert(new).since;
+        let since = since.elapsed();
+        match self.force(request, (&blocked, since)).await {
             Some(outcome) => outcome,
             None if !is_needed(request) => SoftOutcome::NotNeeded,
             None => SoftOutcome::Blocked { since },

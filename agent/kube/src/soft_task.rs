@@ -7,12 +7,10 @@ use evictd_policy::evaluator::HeldBack;
 use evictd_store::record::RequestRecord;
 use tokio::sync::mpsc;
 
-use crate::soft_eviction::{SoftEvictor, SoftOutcome, SoftRequest};
+use crate::soft_eviction::{RELIEVED, SoftEvictor, SoftOutcome, SoftRequest};
 
 /// Time after which pods are asked again when none could be evicted: the kubelet's own period.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Without a request for so long pressure has been over in between.
-const RELIEVED: Duration = Duration::from_secs(60);
 
 /// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; the
 /// record of the pod that was asked goes to `requested`.

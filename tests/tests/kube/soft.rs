@@ -290,6 +290,20 @@ fn an_override_comes_after_the_configured_time_and_is_audited() {
     assert_eq!(asked.len(), 2);
 }
 
+// R5: one signal's patience is no other one's.
+#[test]
+fn each_signal_has_its_own_patience() {
+    let mut soft = soft(json!({"softOverrideAfter": "200ms"}));
+    soft.is_blocked();
+    std::thread::sleep(Duration::from_millis(250));
+    soft.signal = Signal::PidAvailable;
+    soft.is_blocked();
+    assert_eq!(soft.evicts(&[1], false).0, 0);
+    soft.signal = Signal::MemoryAvailable;
+    let (_, asked) = soft.evicts(&[0], false);
+    assert!(asked.override_reason.is_some());
+}
+
 #[test]
 fn at_the_hard_threshold_budgets_no_longer_count() {
     let mut soft = soft(json!({}));
