@@ -1,16 +1,9 @@
 //! Package lists of the project's own, of one Debian suite or another architecture, beside the machine's and without
 //! touching it.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::collections::VecDeque;
 
-use anyhow::{Context as _, Result, bail};
-
-use crate::shell::output;
+use crate::prelude::*;
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 

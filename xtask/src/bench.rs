@@ -1,19 +1,11 @@
 //! `cargo xtask bench`: sets up, builds, runs the node race's jobs in a virtual machine, and becomes the benchmark, which
 //! knows what the races are and draws what came of them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use anyhow::Result;
-use serde_json::json;
-
 use crate::{
     image::static_program,
+    prelude::*,
     setup,
-    shell::{become_program, output, release_binaries, target_dir},
+    shell::{become_program, release_binaries},
     vm::race::{self, Race},
 };
 
@@ -73,7 +65,7 @@ fn plan(bench: &Path, rest: &[String]) -> Plan {
 /// Runs the heats; the file has what came so far after each of them.
 fn in_guest(jobs: Vec<Vec<String>>, file: &Path) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
-        anyhow::bail!("the guest's kernel is for x86_64, and so must be the programs built here");
+        bail!("the guest's kernel is for x86_64, and so must be the programs built here");
     }
     let program = |package, name, inside: &str| -> Result<(String, PathBuf)> {
         Ok((inside.to_owned(), static_program(package, name)?))

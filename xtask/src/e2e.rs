@@ -1,11 +1,10 @@
 //! `cargo xtask e2e`: builds the images that the node needs, and becomes the end-to-end test.
 
-use anyhow::Result;
-
 use crate::{
     image::{self, Arch},
+    prelude::*,
     setup,
-    shell::{become_program, cargo, run as sh, target_dir, workspace_root},
+    shell::become_program,
 };
 
 /// Does not return when all goes well: the test takes over this process, so that Ctrl-C reaches it alone.

@@ -5,14 +5,10 @@ mod modules;
 mod topics;
 mod words;
 
-use std::path::Path;
-
-use anyhow::{bail, ensure};
-
-use crate::shell::workspace_root;
+use crate::prelude::*;
 
 /// Checks manifests, imports, file names and words; every violation is printed.
-pub fn run() -> anyhow::Result<()> {
+pub fn run() -> Result<()> {
     let root = workspace_root();
     let mut found = layers::violations(root)?;
     found.extend(modules::cycles(root)?);
@@ -26,9 +22,9 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// The crates of the agent with the directories of their sources.
-fn agent_crates(root: &Path) -> anyhow::Result<Vec<(String, std::path::PathBuf)>> {
+fn agent_crates(root: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut crates = vec![("evictd".to_owned(), root.join("agent/src"))];
-    for entry in std::fs::read_dir(root.join("agent"))? {
+    for entry in fs::read_dir(root.join("agent"))? {
         let directory = entry?.path();
         if directory.join("Cargo.toml").exists() {
             let Some(name) = directory.file_name().and_then(|n| n.to_str()) else {

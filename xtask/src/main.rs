@@ -8,6 +8,7 @@ mod libtest;
 mod lint;
 mod parallel;
 mod plan;
+mod prelude;
 mod programs;
 mod release;
 mod setup;

@@ -4,18 +4,7 @@
 //! tests run what nodes run: a static binary. An explicit `--target` keeps the flags from build scripts and proc-macros,
 //! which cannot be static.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
-use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
-
-use crate::{
-    image::Arch,
-    shell::{cargo, output, workspace_root},
-};
+use crate::{image::Arch, prelude::*};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executable {

@@ -1,10 +1,9 @@
 //! Commands that build a program of the tests and become it.
 
-use anyhow::Result;
-
 use crate::{
+    prelude::*,
     setup,
-    shell::{become_program, cargo, release_binaries, run as sh, target_dir},
+    shell::{become_program, release_binaries},
 };
 
 /// Passed on to the program.

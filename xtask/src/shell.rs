@@ -1,14 +1,10 @@
 //! Running other programs: one place that shows the command when it fails.
 
-use std::{
-    env,
-    os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, os::unix::process::CommandExt as _};
 
-use anyhow::{Context as _, Result, bail};
 use nix::unistd::geteuid;
+
+use crate::prelude::*;
 
 /// Runs a command with this terminal as its own; an error names the command.
 pub fn run(command: &mut Command) -> Result<()> {
@@ -83,7 +79,7 @@ pub fn cargo() -> Command {
 
 pub fn target_dir() -> Result<PathBuf> {
     let metadata = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
     let dir = metadata["target_directory"].as_str();
     dir.map(PathBuf::from)
         .context("cargo metadata names no target directory")

@@ -1,13 +1,6 @@
 //! `cargo xtask upgrade`: builds the agent of an earlier version, and runs the test that goes from it to this one and back.
 
-use std::process::Command;
-
-use anyhow::{Context as _, Result};
-
-use crate::{
-    plan, setup,
-    shell::{cargo, output, run as sh, target_dir, workspace_root},
-};
+use crate::{plan, prelude::*, setup};
 
 /// Which version.
 #[derive(clap::Args)]

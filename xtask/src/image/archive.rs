@@ -1,10 +1,7 @@
 //! Tar files that depend on nothing but their content: sorted, owned by root, dated 1970.
 
-use std::{collections::BTreeMap, fs, path::Path};
-
-use anyhow::{Context as _, Result};
-
 use super::oci::Files;
+use crate::prelude::*;
 
 /// A tar of `files`, in the order of their paths, each with `mode`; parent directories come before what is in them.
 pub fn tar(files: &BTreeMap<String, Vec<u8>>, mode: u32) -> Result<Vec<u8>> {

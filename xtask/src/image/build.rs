@@ -1,19 +1,7 @@
 //! The static binary for each architecture, by whichever compiler this machine has for it.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use anyhow::{Context as _, Result, bail, ensure};
-
 use super::Arch;
-use crate::{
-    apt::Apt,
-    setup,
-    shell::{apt_install, cargo, output, run as sh, workspace_root},
-};
+use crate::{apt::Apt, prelude::*, setup, shell::apt_install};
 
 /// A target directory of its own: other flags than the everyday build's would throw that one's artefacts away.
 const TARGET_DIR: &str = "target/static";
@@ -112,7 +100,7 @@ fn has_std(rustc: &Path, target: &str) -> bool {
     else {
         return false;
     };
-    std::fs::read_dir(libdir.trim()).is_ok_and(|entries| {
+    fs::read_dir(libdir.trim()).is_ok_and(|entries| {
         entries
             .flatten()
             .any(|entry| entry.file_name().to_string_lossy().starts_with("libstd-"))
@@ -161,9 +149,9 @@ fn fetch_std(arch: Arch, version: &str, directory: &Path, sysroot: &Path) -> Res
     let partial = directory.join("partial");
     for package in packages {
         sh(Command::new("dpkg").arg("-x").arg(&package).arg(&partial))?;
-        std::fs::remove_file(package)?;
+        fs::remove_file(package)?;
     }
-    std::fs::rename(&partial, sysroot)?;
+    fs::rename(&partial, sysroot)?;
     Ok(())
 }
 

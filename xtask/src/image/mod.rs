@@ -10,11 +10,7 @@ pub mod oci;
 mod tests;
 pub mod verify;
 
-use std::{path::PathBuf, process::Command};
-
-use anyhow::{Context as _, Result};
-
-use crate::shell::{output, workspace_root};
+use crate::prelude::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -132,8 +128,7 @@ pub fn of_agents(binaries: &[(Arch, Vec<u8>)], provenance: &Provenance) -> Resul
 
 fn compiled(program: &Program, arch: Arch) -> Result<Vec<u8>> {
     let binary = build::static_binary(program.package, program.name, arch)?;
-    let content =
-        std::fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
+    let content = fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
     build::require_static(&content, arch).with_context(|| format!("{}", binary.display()))?;
     Ok(content)
 }

@@ -1,13 +1,10 @@
 //! The image itself: one layer with one file, and the documents that describe it (OCI image specification 1.1:
 //! image layout, index, manifest, configuration).
 
-use std::collections::BTreeMap;
-
-use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{Arch, Program, Provenance, VERSION, archive};
+use crate::prelude::*;
 
 /// Media types of the specification.
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";

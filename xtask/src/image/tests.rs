@@ -1,9 +1,4 @@
-use std::{
-    fs,
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::process::Child;
 
 use nix::unistd::geteuid;
 
@@ -12,7 +7,7 @@ use super::{
     oci::{CONTAINERD_NAME, Files, Source, assemble, assemble_all},
     verify,
 };
-use crate::shell::output;
+use crate::prelude::*;
 
 /// An image with the content `program`.
 fn image() -> Files {
@@ -35,7 +30,7 @@ fn source<'a>(program: &'a Program, arch: Arch, provenance: &'a Provenance) -> S
     }
 }
 
-fn written(dir: &Path, files: &Files) -> std::path::PathBuf {
+fn written(dir: &Path, files: &Files) -> PathBuf {
     let path = dir.join("image.oci.tar");
     archive::write(&path, files).unwrap();
     path

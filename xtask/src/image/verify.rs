@@ -1,11 +1,9 @@
 //! Reads an image archive back and follows every digest in it, as an importer does.
 
-use std::{collections::BTreeSet, fs, io::Read as _, path::Path};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
+use std::io::Read as _;
 
 use super::oci::{CONFIGURATION, Files, INDEX, LAYER, MANIFEST, blob_path, sha256};
+use crate::prelude::*;
 
 /// Contents of an archive that was verified.
 #[derive(Debug)]

@@ -1,11 +1,6 @@
 //! What each crate may depend on.
 
-use std::path::Path;
-
-use anyhow::Context as _;
-use serde_json::Value;
-
-use crate::shell::{cargo, output};
+use crate::prelude::*;
 
 /// From the bottom up: a crate, the crates of this workspace that it may import, and the others; docs/architecture.md says
 /// what each owns. `evictd` and `evictd-tests`, which are not here, may import whatever they like.
@@ -29,7 +24,7 @@ xtask: | anyhow clap cpio flate2 nix ra-ap-rustc_lexer serde serde-saphyr serde_
 
 /// Dependencies that are not in the table. A dev-dependency on another crate of the workspace is one as well: cargo would
 /// compile the library twice.
-pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
+pub(super) fn violations(root: &Path) -> Result<Vec<String>> {
     let mut cargo = cargo();
     let metadata = "metadata --format-version 1 --no-deps --offline".split(' ');
     let metadata = output(cargo.args(metadata).current_dir(root))?;

@@ -3,14 +3,9 @@
 //! An arrow leads from a module to a sibling when anything below the one names anything below the other, tests left out.
 //! Names are followed through re-exports to where they are defined. A child may name what its parent defines.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-};
-
-use anyhow::Context as _;
 use syn::{Item, UseTree, visit::Visit};
+
+use crate::prelude::*;
 
 type ModulePath = Vec<String>;
 
@@ -29,7 +24,7 @@ type Modules = BTreeMap<ModulePath, Module>;
 type Arrows = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The arrows that are part of a cycle, in all crates of the agent.
-pub(super) fn cycles(root: &Path) -> anyhow::Result<Vec<String>> {
+pub(super) fn cycles(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for (name, source) in super::agent_crates(root)? {
         let mut modules = Modules::new();
@@ -41,7 +36,7 @@ pub(super) fn cycles(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-fn load(file: &Path, path: ModulePath, modules: &mut Modules) -> anyhow::Result<()> {
+fn load(file: &Path, path: ModulePath, modules: &mut Modules) -> Result<()> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let parsed = syn::parse_file(&text).with_context(|| file.display().to_string())?;
     let directory = match file.file_name().and_then(|n| n.to_str()) {
@@ -51,12 +46,7 @@ fn load(file: &Path, path: ModulePath, modules: &mut Modules) -> anyhow::Result<
     take(&parsed.items, &directory, path, modules)
 }
 
-fn take(
-    items: &[Item],
-    directory: &Path,
-    path: ModulePath,
-    modules: &mut Modules,
-) -> anyhow::Result<()> {
+fn take(items: &[Item], directory: &Path, path: ModulePath, modules: &mut Modules) -> Result<()> {
     let mut module = Module::default();
     for item in items {
         match item {

@@ -1,6 +1,6 @@
 //! One topic, one file name: from the records that both sides share to the test.
 
-use std::{collections::BTreeSet, path::Path};
+use crate::prelude::*;
 
 const RECORDS: &str = "common/src";
 const PROGRAMS: &str = "ebpf/src";
@@ -50,7 +50,7 @@ pub(super) fn violations(root: &Path) -> Vec<String> {
 
 /// The names of the modules in a directory.
 fn names(directory: &Path) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.filter_map(|e| e.path().file_stem()?.to_str().map(str::to_owned));
     names
         .filter(|name| !["lib", "main", "mod"].contains(&name.as_str()))

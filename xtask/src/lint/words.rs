@@ -3,11 +3,10 @@
 //! Identifiers and comments of Rust are checked, pages of the documentation, and the chart. String literals and code in a
 //! page are not: they hold formats that users depend on.
 
-use std::path::Path;
-
-use anyhow::Context as _;
 use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 use walkdir::WalkDir;
+
+use crate::prelude::*;
 
 /// Retired words with what to write instead.
 const RETIRED: [(&str, &str); 32] = [
@@ -58,7 +57,7 @@ const PLACES: [(&str, bool, &[&str]); 8] = [
 ];
 
 /// The retired words of all places, with the lines they stand in.
-pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
+pub(super) fn violations(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for (directory, below, extensions) in PLACES {
         let depth = if below { usize::MAX } else { 1 };
@@ -76,7 +75,7 @@ pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
             if path.ends_with("lint/words.rs") {
                 continue;
             }
-            let text = std::fs::read_to_string(path)
+            let text = fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let shown = path.strip_prefix(root).unwrap_or(path).display();
             for (line, word, instead) in retired(extension, &text) {

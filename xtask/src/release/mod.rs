@@ -8,20 +8,13 @@ mod sbom;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
 
-use anyhow::{Context as _, Result, bail, ensure};
 use walkdir::WalkDir;
 
 use crate::{
     image::{self, Arch, Provenance, archive, oci},
-    shell::{output, workspace_root},
+    prelude::*,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

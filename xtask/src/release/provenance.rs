@@ -1,9 +1,7 @@
 //! Where a release comes from: an in-toto statement with SLSA's provenance, not signed.
 
-use anyhow::Result;
-use serde_json::{Value, json};
-
 use super::{Artifacts, Inputs, VERSION, hex};
+use crate::prelude::*;
 
 pub fn statement(files: &Artifacts, inputs: &Inputs<'_>) -> Result<Vec<u8>> {
     let subjects: Vec<Value> = files

@@ -1,17 +1,9 @@
 //! What the binary is made of: every crate that is compiled into it, as CycloneDX 1.6.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
-
-use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
-
 use super::VERSION;
 use crate::{
     image::{Arch, Provenance},
-    shell::{cargo, output},
+    prelude::*,
 };
 
 /// Crates of the agent for one architecture, as cargo knows them.

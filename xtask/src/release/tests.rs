@@ -1,7 +1,6 @@
-use std::{collections::BTreeMap, fs, io::Read as _, os::unix::fs::PermissionsExt as _};
+use std::{io::Read as _, os::unix::fs::PermissionsExt as _};
 
 use flate2::read::GzDecoder;
-use serde_json::Value;
 
 use super::{
     Artifacts, ELF, Inputs, VERSION, artifacts, chart, entry, hex, read_tree, sbom, write,
@@ -11,7 +10,7 @@ use crate::{
         Arch, Provenance, oci,
         verify::{blob, files},
     },
-    shell::workspace_root,
+    prelude::*,
 };
 
 fn release() -> Artifacts {

@@ -1,18 +1,15 @@
 //! Runs the test harnesses on this machine: most of them a few at a time, those that need it alone.
 
 use std::{
-    collections::BTreeMap,
     io::{BufRead as _, BufReader},
-    process::{Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
+    process::ExitStatus,
 };
-
-use anyhow::{Context as _, Result};
 
 use super::tally::Tally;
 use crate::{
     parallel::in_parallel,
     plan::{self, Executable},
+    prelude::*,
 };
 
 /// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or how soon real-time

@@ -1,9 +1,7 @@
 //! Where the time went: a table at the end of `cargo xtask test`.
 
-use std::time::{Duration, Instant};
-
 use super::lanes::Durations;
-use crate::vm::render;
+use crate::{prelude::*, vm::render};
 
 /// The slowest parts of a step that are named.
 const NAMED: usize = 10;

@@ -1,13 +1,5 @@
 //! The tests on one kernel with one cgroup version, each a process of its own.
 
-use std::{
-    fs,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
-
-use anyhow::Result;
-
 use super::{
     MachineOptions,
     build::{Programs, Test},
@@ -22,6 +14,7 @@ use super::{
     suite::Options,
     table::{Row, Summary},
 };
+use crate::prelude::*;
 
 /// One kernel with one cgroup version.
 pub struct Run<'a> {

@@ -1,18 +1,10 @@
 //! Builds what runs inside: the agent, the kernel-facing tests and the guest's init, all static as the whole plan is, so
 //! that the initramfs needs no C library.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use anyhow::{Context as _, Result};
-
 use super::cache;
 use crate::{
     plan::{self, Executable},
-    shell::output,
+    prelude::*,
 };
 
 /// Integration tests that have the kernel as their counterpart.

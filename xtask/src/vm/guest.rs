@@ -1,14 +1,7 @@
 //! Jobs in a guest, each with its output and with how it ended. A job that takes the machine down costs itself and one
 //! boot.
 
-use std::{
-    collections::VecDeque,
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
-
-use anyhow::Result;
+use std::collections::VecDeque;
 
 use super::{
     MachineOptions, cache, initramfs,
@@ -16,6 +9,7 @@ use super::{
     protocol::{Job, Report, Status},
     qemu::{self, Machine},
 };
+use crate::prelude::*;
 
 /// The part of a job's output that is kept; what comes later is dropped, and that is said.
 const KEPT: usize = 4 << 20;

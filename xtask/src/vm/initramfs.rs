@@ -1,18 +1,16 @@
 //! The guest's root filesystem: a newc archive that the kernel unpacks into memory.
 
 use std::{
-    collections::BTreeSet,
-    fs::{self, File},
+    fs::File,
     io::{self, BufWriter, Write},
     os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
 use cpio::newc::{self, ModeFileType};
 use walkdir::WalkDir;
 
 use super::{build::Programs, kernels::Kernel, programs, protocol};
+use crate::prelude::*;
 
 /// Directory in which the guest finds the test binaries, with what they start beside them.
 pub const TESTS_DIR: &str = "/tests";

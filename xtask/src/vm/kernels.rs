@@ -1,15 +1,7 @@
 //! The kernels of the matrix: fetched once, kept unpacked under `target/vm/kernels`.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use anyhow::{Context as _, Result, bail};
-
 use super::modules;
-use crate::{apt::Apt, shell::output};
+use crate::{apt::Apt, prelude::*};
 
 /// Debian builds every kernel of a suite also for virtual machines: small, and with BTF.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";

@@ -1,16 +1,8 @@
 //! Chooses the few kernel modules that tests need, with all that these depend on.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-    process::Command,
-};
-
-use anyhow::{Context as _, Result, bail};
 use walkdir::WalkDir;
 
-use crate::shell::output;
+use crate::prelude::*;
 
 /// Filesystems and block devices for inode and disk signals, swap, and the checksums that those ask for
 /// by name at run time. What a kernel has built in, or does not have, is left out.

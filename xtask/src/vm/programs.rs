@@ -1,14 +1,9 @@
 //! Programs of the host: those that the harness needs here, and those that go along into the guest.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
+use crate::{
+    prelude::*,
+    shell::{apt_install, find, missing},
 };
-
-use anyhow::{Context as _, Result, bail};
-
-use crate::shell::{apt_install, find, missing};
 
 pub const QEMU: &str = "qemu-system-x86_64";
 

@@ -4,14 +4,11 @@ use std::{
     fmt,
     io::{BufRead as _, BufReader},
     os::unix::process::CommandExt as _,
-    path::Path,
-    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, ExitStatus},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
-    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 
 use super::{
@@ -20,6 +17,7 @@ use super::{
     programs::QEMU,
     protocol::{MARK, Report},
 };
+use crate::prelude::*;
 
 /// A boot under emulation takes 3 to 10 s; a loaded machine may take long.
 const BOOT: Duration = Duration::from_secs(180);

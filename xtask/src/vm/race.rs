@@ -1,12 +1,5 @@
 //! Jobs in a guest whose content the caller chooses, with packages of Debian and a disk.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::{
@@ -18,7 +11,7 @@ use super::{
     qemu::Cgroup,
     unpacked,
 };
-use crate::shell::{find, output};
+use crate::{prelude::*, shell::find};
 
 /// Capacity of the guest's disk, in bytes; the file has holes.
 const DISK_BYTES: u64 = 4 << 30;

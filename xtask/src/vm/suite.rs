@@ -1,9 +1,5 @@
 //! Chooses the kernels and the tests, runs each on each, and gathers what came out.
 
-use std::{fs, time::Instant};
-
-use anyhow::{Result, bail};
-
 use super::{
     MachineOptions,
     boots::Run,
@@ -16,7 +12,7 @@ use super::{
     qemu::Cgroup,
     table::Summary,
 };
-use crate::parallel::in_parallel;
+use crate::{parallel::in_parallel, prelude::*};
 
 /// Choice of what to test, and where.
 #[derive(clap::Parser, Debug, Clone)]

@@ -1,15 +1,6 @@
 //! Debian packages that go along into a guest: fetched once, unpacked side by side, never installed.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use anyhow::{Context as _, Result};
-
-use crate::{apt::Apt, shell::output};
+use crate::{apt::Apt, prelude::*};
 
 /// Directories that are not needed inside, where every file takes memory.
 const LEFT_OUT: [&str; 8] = [
