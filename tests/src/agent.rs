@@ -1,10 +1,8 @@
 //! Runs the `evictd` binary as a daemon, waits until it watches, and ends it.
 
 use std::{
-    io,
     os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output},
     sync::{MutexGuard, mpsc},
 };
 
@@ -12,14 +10,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::Value;
 
-use crate::{
-    heard::Heard,
-    reaped::Reaped,
-    talker,
-    wait::{SOON, until},
-};
+use crate::{heard::Heard, prelude::*, reaped::Reaped, talker};
 
 /// A running `evictd run`, reaped when dropped. A test that fails meanwhile kills it and shows its log.
 pub struct Agent {

@@ -1,8 +1,6 @@
 //! A BPF filesystem of a test's own; what is pinned goes with it.
 
-use std::{io, path::Path};
-
-use crate::mounts::Mounted;
+use crate::{mounts::Mounted, prelude::*};
 
 pub struct Bpffs {
     _mounted: Mounted,

@@ -1,25 +1,17 @@
 //! Cgroups of a test's own, version 1 or 2, gone when the test ends, however it ends.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
     os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
 };
 
-use evictd_node::{
-    cgroup::memory::{MemoryCgroup, Version},
-    trigger::oom::kills_in,
-};
+use evictd_node::{cgroup::memory::Version, trigger::oom::kills_in};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::wait::{SOON, until};
+use crate::prelude::*;
 
 /// A memory cgroup that is removed with all below it, after every process in it was killed.
 pub struct TestCgroup {

@@ -1,26 +1,9 @@
 //! A node that is a member of a cluster: cgroups with pods as the kubelet lays them out, a scripted API server, and
 //! an agent between the two.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use evictd_store::record::Reported;
 
-use evictd_store::{
-    journal,
-    record::{EvictionRecord, Record, Reported},
-};
-use serde_json::{Value, json};
-
-use crate::{
-    agent::Agent,
-    apiserver::{self, ApiServer, NODE},
-    cgroup::TestCgroup,
-    embedded::evictions,
-    hog::Hog,
-    wait::{SOON, until},
-};
+use crate::{apiserver, embedded::evictions, prelude::*};
 
 const MIB: u64 = 1 << 20;
 

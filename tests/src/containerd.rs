@@ -6,13 +6,7 @@ mod image;
 mod messages;
 mod pods;
 
-use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::process::Child;
 
 pub use daemon::DaemonContainer;
 pub use image::{PAUSE, program};
@@ -20,7 +14,7 @@ pub use pods::Pods;
 
 use nix::sys::signal::Signal;
 
-use crate::{agent::signal, deploy::run, wait::SOON};
+use crate::{agent::signal, deploy::run, prelude::*};
 
 /// A running containerd; it and all that it has started end when this is dropped.
 pub struct Containerd {

@@ -1,11 +1,8 @@
 //! CPUs, and who runs on which.
 
 use std::{
-    fs,
     hint::spin_loop,
-    io,
     sync::{
-        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -17,6 +14,8 @@ use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
+
+use crate::prelude::*;
 
 /// A SCHED_FIFO priority above all that the agent has.
 pub const BEFORE_THE_AGENT: i32 = 60;

@@ -1,15 +1,8 @@
 //! Filesystems of a test's own: an image file on a loop device, mounted, gone when the test ends, however it ends.
 
-use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
 use nix::fcntl::posix_fallocate;
 
-use crate::skip::{in_guest, not_root};
+use crate::prelude::*;
 
 pub struct Disk {
     // Removed last, with the image and the mount point in it.

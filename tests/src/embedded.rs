@@ -1,25 +1,16 @@
 //! The files that an embedded agent needs, in a directory of the test's own: configuration, manifest, state.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-};
+use std::process::{Child, Output};
 
 use evictd_engine::pace::PaceInputs;
 use evictd_store::{
-    incident, journal,
-    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKillRecord},
+    incident,
+    record::{RequestRecord, oom_kill::OomKillRecord},
 };
-use serde_json::{Value, json};
 
 use crate::{
-    agent::{Agent, binary, refusal, until_its_end},
-    cgroup::TestCgroup,
-    forker::Forker,
-    hog::Hog,
-    node::MIB,
-    wait::{SOON, until},
+    agent::{binary, refusal, until_its_end},
+    prelude::*,
 };
 
 fn hog() -> Value {

@@ -1,18 +1,14 @@
 //! A node made of numbers, and a planner that looks at it.
 
-use std::time::Duration;
-
 use evictd_config::Config;
 use evictd_engine::{
     ContainerUsage, EmptyDir, EvictionDecision, Layout, NodeBounds, Observation, Observations,
-    Plan, Planner, PlannerSettings, Pod, PodUsage, RestoredPending, Signal, Snapshot, Usages,
-    Volume, VolumeUsage,
-    model::{
-        quantity::Quantity,
-        settings::{Mode, RankingStrategy},
-    },
+    Plan, Planner, PlannerSettings, PodUsage, RestoredPending, Snapshot, Usages, Volume,
+    VolumeUsage,
+    model::{quantity::Quantity, settings::RankingStrategy},
 };
-use serde_json::{Value, json};
+
+use crate::prelude::*;
 
 pub const MI: u64 = 1 << 20;
 

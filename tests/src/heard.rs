@@ -2,12 +2,11 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
-    time::Duration,
 };
 
-use crate::wait::until;
+use crate::prelude::*;
 
 /// All that a process has said so far. With `EVICTD_VERBOSE` set it is shown as well.
 pub struct Heard {

@@ -1,12 +1,10 @@
 //! Starts the `hog` binary inside a cgroup and waits for it without leaving zombies.
 
-use std::{
-    io, os::unix::process::ExitStatusExt as _, path::Path, process::Command, time::Duration,
-};
+use std::os::unix::process::ExitStatusExt as _;
 
 use crate::{
+    prelude::*,
     talker::{Talker, binary},
-    wait::until,
 };
 
 /// More than any test of a slow machine needs.

@@ -1,16 +1,11 @@
 //! Mounts that no other process of this machine sees.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
-
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
 };
 
-use crate::or_skip;
+use crate::prelude::*;
 
 const NONE: Option<&str> = None;
 

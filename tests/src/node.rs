@@ -1,27 +1,16 @@
 //! A cgroup that plays a node, with pods in it, and a fast path that watches it.
 
-use std::{
-    io,
-    os::fd::AsFd as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::os::fd::AsFd as _;
 
 use evictd_engine::{
-    Pod, QosClass, Signal,
-    accounting::MemoryThresholds,
-    eviction_state::EvictionState,
-    limiter::EvictionLimiter,
-    model::settings::{MemoryHook, Mode, RankingStrategy},
+    accounting::MemoryThresholds, eviction_state::EvictionState, limiter::EvictionLimiter,
+    model::settings::RankingStrategy,
 };
 use evictd_fastpath::{
     BlockedBy, EvictionReport, FastPath, FastPathControl, FastPathEvent, FastPathEventQueue,
     FastPathSetup, FastPathStatus, VictimExit,
 };
 use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
     proc::machine::{MemAvailable, memory_total},
@@ -29,7 +18,7 @@ use evictd_node::{
 };
 use evictd_sys::poll::poll;
 
-use crate::{cgroup::TestCgroup, stalled::thread_named, wait::SOON};
+use crate::{prelude::*, stalled::thread_named};
 
 pub const MIB: u64 = 1 << 20;
 

@@ -1,9 +1,7 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-
 use evictd_engine::{
-    ManagedPod, Owner, Pod, QosClass,
+    ManagedPod, Owner,
     eviction_state::EvictionState,
     fleet::FleetRules,
     limiter::EvictionKind,
@@ -15,14 +13,8 @@ use evictd_policy::{
     evaluator::{Explanation, PolicySettings, Worker},
     gate::{ClusterAddresses, Secrets},
 };
-use evictd_sys::clock::monotonic_ns;
-use serde_json::{Value, json};
 
-use crate::{
-    node::Node,
-    policies::scoped,
-    wait::{SOON, until},
-};
+use crate::{policies::scoped, prelude::*};
 
 /// Evaluator that keeps permits, and the pods that have them.
 pub struct Kept {

@@ -1,20 +1,25 @@
-//! What most integration tests use.
+//! What most integration tests, fixtures and tools use.
 
 pub use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+pub use anyhow::{Context as _, Result, bail, ensure};
 pub use evictd_engine::{
     Pod, QosClass, Signal,
     model::settings::{MemoryHook, Mode},
 };
 pub use evictd_node::{bpf::object::BpfObject, cgroup::memory::MemoryCgroup};
-pub use evictd_store::record::Record;
+pub use evictd_store::{
+    journal,
+    record::{EvictionRecord, Record},
+};
 pub use evictd_sys::clock::monotonic_ns;
 pub use serde_json::{Value, json};
 
@@ -30,7 +35,7 @@ pub use crate::{
     hog::Hog,
     node::{MIB, Node},
     or_skip, scenes,
-    scrape::{free_address, listen, metrics, shows},
+    scrape::{free_address, listen, metrics, shows, value},
     skip::{granted, in_guest, matrix, no_bpf, no_memory_cgroups, not_in_guest, not_root},
     skip_if,
     table::{rows, yaml},

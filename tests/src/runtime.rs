@@ -4,10 +4,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    io,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use evictd_cri::messages::{
@@ -26,7 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::net::UnixListener;
 
-use crate::serving::Serving;
+use crate::{prelude::*, serving::Serving};
 
 /// gRPC's `UNKNOWN`.
 pub const UNKNOWN: u32 = 2;

@@ -1,16 +1,13 @@
 //! A thread that looks at something again and again.
 
 use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread::JoinHandle,
-    time::Duration,
 };
 
 use evictd_node::cgroup::realtime::acquire_fastpath_fifo;
+
+use crate::prelude::*;
 
 /// Looks at fixed intervals until it is finished.
 pub struct Sampling<T> {

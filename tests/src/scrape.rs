@@ -1,13 +1,8 @@
 //! What a running agent says at `/metrics`.
 
-use std::{
-    io::{self, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
-};
+use std::net::{TcpListener, TcpStream};
 
-use serde_json::Value;
-
-use crate::{text::number, wait::SOON};
+use crate::{prelude::*, text::number};
 
 /// A free address on loopback, for an agent that takes it at once.
 pub fn free_address() -> io::Result<String> {

@@ -2,11 +2,8 @@
 //! own, as pods have them.
 
 use std::{
-    collections::BTreeMap,
-    io,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use axum::{
@@ -16,9 +13,8 @@ use axum::{
     http::{Response, header},
 };
 use rustls::ServerConfig;
-use serde_json::Value;
 
-use crate::{serving::Serving, tls::Authority};
+use crate::{prelude::*, serving::Serving, tls::Authority};
 
 #[derive(Clone, Debug)]
 pub enum Script {

@@ -1,9 +1,7 @@
 //! The thread of a scripted server, ended when it is dropped.
 
 use std::{
-    io,
     net::SocketAddr,
-    sync::Arc,
     thread::{Builder, JoinHandle},
 };
 
@@ -11,7 +9,7 @@ use axum::Router;
 use rustls::ServerConfig;
 use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};
 
-use crate::tls::TlsListener;
+use crate::{prelude::*, tls::TlsListener};
 
 /// A server that answers until it is dropped.
 pub struct Serving(Option<(oneshot::Sender<()>, JoinHandle<()>)>);

@@ -1,14 +1,12 @@
 //! Tests that cannot run here say so and why; `cargo xtask test` counts these lines.
 
-use std::path::Path;
-
 use evictd_node::{
     cgroup::realtime::probe_realtime,
     trigger::hook::{CountHook, SelectedHook},
 };
 use nix::unistd::geteuid;
 
-use crate::cgroup::memory_root;
+use crate::prelude::*;
 
 /// Prints the reason in the form that `cargo xtask test` counts. Written past the test harness's capture, so that
 /// it is seen although the test passes.

@@ -1,10 +1,6 @@
 //! Agents for pods that were laid out before.
 
-use std::{fs, io, path::Path, process::Command};
-
-use serde_json::{Value, json};
-
-use crate::agent::Agent;
+use crate::prelude::*;
 
 /// The state directory below an agent's files.
 pub const STATE: &str = "state";

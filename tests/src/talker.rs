@@ -1,12 +1,11 @@
 //! A child process that does as the lines on its standard input say, and answers with lines.
 
 use std::{
-    io::{self, BufRead as _, BufReader, Write as _},
-    path::PathBuf,
-    process::{ChildStdin, ChildStdout, Command, Stdio},
+    io::{BufRead as _, BufReader},
+    process::{ChildStdin, ChildStdout},
 };
 
-use crate::reaped::Reaped;
+use crate::{prelude::*, reaped::Reaped};
 
 /// Child process that answers lines with lines; it is killed and reaped when this is dropped.
 pub struct Talker {

@@ -1,9 +1,6 @@
 //! A trace instance of a test's own: what the kernel says of itself, without events of others in between.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use crate::prelude::*;
 
 const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 

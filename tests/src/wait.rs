@@ -1,11 +1,8 @@
 //! Waiting for what the kernel tells in its own time.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use evictd_sys::clock::monotonic_ns;
+use crate::prelude::*;
 
 /// How long something that will happen may take, on a machine that is emulated while others compile.
 pub const SOON: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! What follows the API server, on a runtime of its own, without a node.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::future::Future;
 
 use evictd_kube::{
     client::ApiClient,
@@ -11,10 +11,7 @@ use evictd_policy::{
     PauseState, PolicyEvaluator, PolicyStore, evaluator::PolicySettings, gate::Secrets,
 };
 
-use crate::{
-    apiserver::{ApiServer, State},
-    wait::{SOON, until},
-};
+use crate::{apiserver::State, prelude::*};
 
 /// Creates the policy store of one agent that knows no policies yet.
 pub fn store() -> Arc<PolicyStore> {

@@ -1,14 +1,8 @@
 //! The node that the demo and the benchmarks play: a cgroup with a limit, and pods of every class in it.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use evictd_node::cgroup::memory::Version;
 
-use evictd_node::cgroup::memory::{MemoryCgroup, Version};
-
-use crate::{cgroup::TestCgroup, hog::Hog, interrupt::interrupted};
+use crate::{interrupt::interrupted, prelude::*};
 
 const MIB: u64 = 1 << 20;
 

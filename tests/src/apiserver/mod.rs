@@ -12,18 +12,14 @@ mod verbs;
 mod watch;
 
 use std::{
-    io,
     net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use evictd_kube::client::ApiClient;
 use rustls::ServerConfig;
-use serde_json::{Value, json};
 
-use crate::{serving::Serving, tls::Authority, wait::until};
+use crate::{prelude::*, serving::Serving, tls::Authority};
 
 pub use exec::Ran;
 pub use objects::Collection;

@@ -1,9 +1,7 @@
 //! The objects that the server has, each at its path, as tests change them.
 
-use serde_json::{Value, json};
-
 use super::{NODE, state::State};
-use crate::policies::scoped;
+use crate::{policies::scoped, prelude::*};
 
 /// Collection of objects that can be listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

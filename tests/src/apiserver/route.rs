@@ -1,11 +1,6 @@
 //! From a request to its handler.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{Arc, Mutex},
-    time::Instant,
-};
+use std::sync::Mutex;
 
 use axum::{
     Router,
@@ -20,6 +15,7 @@ use super::{
     state::{InjectedFault, Seen, State},
     verbs,
 };
+use crate::prelude::*;
 
 /// Longest body that is read.
 const BODY_BYTES: usize = 1 << 20;

@@ -1,18 +1,12 @@
 //! What the server knows, and what it was asked.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
-
-use serde_json::{Value, json};
-
 use super::{
     NODE,
     exec::Ran,
     objects::Collection,
     watch::{Watcher, too_old},
 };
+use crate::prelude::*;
 
 #[derive(Clone, Debug)]
 pub struct Seen {

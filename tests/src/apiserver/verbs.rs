@@ -1,9 +1,6 @@
 //! What is done to objects, whichever collection they are of.
 
-use std::collections::BTreeMap;
-
 use axum::{body::Body, http::Response};
-use serde_json::{Value, json};
 
 use super::{
     answer::{answer, budget, conflict, created, failure, not_found, scripted},
@@ -11,6 +8,7 @@ use super::{
     state::State,
     watch::{self, Wanted},
 };
+use crate::prelude::*;
 
 /// An object, or a list or watch of a collection.
 pub fn get(

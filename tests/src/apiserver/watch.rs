@@ -1,9 +1,6 @@
 //! Lists and watches.
 
-use std::collections::BTreeMap;
-
 use axum::{body::Body, http::Response};
-use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
@@ -11,6 +8,7 @@ use super::{
     objects::{Collection, namespace_of},
     state::State,
 };
+use crate::prelude::*;
 
 pub struct Watcher {
     collection: Collection,

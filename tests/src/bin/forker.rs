@@ -10,17 +10,14 @@
 //! that it took, its children's included: others' work does not count.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufRead as _},
+    io::BufRead as _,
     os::{
         fd::AsRawFd as _,
         unix::fs::{OpenOptionsExt as _, chown},
     },
-    path::Path,
-    time::Duration,
 };
 
-use evictd_tests::mapped::touch;
+use evictd_tests::{mapped::touch, prelude::*};
 use memmap2::{Advice, MmapMut};
 use nix::{
     fcntl::{AT_FDCWD, AtFlags},

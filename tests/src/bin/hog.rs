@@ -3,16 +3,13 @@
 //! It enters its cgroup by itself before it allocates, so that every byte is charged there, and says `ready` on
 //! standard output when it has; with `--wait` it starts only when a line arrives on standard input.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::FileExt as _;
 
 use clap::{Parser, ValueEnum};
-use evictd_tests::mapped::{read, touch};
+use evictd_tests::{
+    mapped::{read, touch},
+    prelude::*,
+};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use nix::unistd::setuid;
 

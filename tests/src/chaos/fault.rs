@@ -1,24 +1,14 @@
 //! What goes wrong, and how it is put right.
 
-use std::{
-    fmt,
-    fs::{self, File},
-    io::{self, Write as _},
-    path::PathBuf,
-    process::Command,
-    thread::sleep,
-    time::Duration,
-};
+use std::{fmt, thread::sleep};
 
 use clap::ValueEnum;
 
 use super::{kernel_map::disable_triggers, node::Node};
 use crate::{
-    apiserver::InjectedFault,
     disk::Frozen,
-    hog::Hog,
+    prelude::*,
     runtime::{self, Runtime},
-    skip::in_guest,
     stalled::Stalled,
 };
 

@@ -1,23 +1,13 @@
 //! The scene: a member of a cluster with a hog and two innocent pods, a container runtime, and an agent that pins its guard.
 
-use std::{fs, io, path::PathBuf, time::Duration};
-
-use evictd_store::journal;
-use serde_json::json;
-
 use super::Fault;
 use crate::{
-    agent::Agent,
-    apiserver::{ApiServer, InjectedFault, State},
+    apiserver::State,
     bpffs::Bpffs,
-    cluster_node::ClusterNode,
-    disk::Disk,
     embedded::evictions,
-    hog::Hog,
-    node::MIB,
+    prelude::*,
     runtime::{self, Runtime},
-    scrape::{free_address, get},
-    wait::until,
+    scrape::get,
 };
 
 /// Usage in MiB that the threshold leaves, of 256 MiB.

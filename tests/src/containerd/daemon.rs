@@ -2,10 +2,6 @@
 //! CRI's request. The kubelet's own translation is in `pkg/kubelet/kuberuntime` (`security_context.go`,
 //! `kuberuntime_container_linux.go`).
 
-use std::{collections::BTreeMap, io, path::Path};
-
-use serde_json::Value;
-
 use super::{
     messages::{
         Capability, ContainerConfig, Int64Value, KeyValue, LinuxContainerConfig,
@@ -14,6 +10,7 @@ use super::{
     },
     pods::{Pods, sandbox_config},
 };
+use crate::prelude::*;
 
 /// `defaultMaskedPaths` and `defaultReadonlyPaths` of the kubelet's `pkg/securitycontext/util.go`.
 const MASKED: [&str; 9] = [

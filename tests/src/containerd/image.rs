@@ -1,9 +1,8 @@
 //! Image archives as `docker save` writes them, of one program and some ballast.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
-
-use serde_json::json;
 use sha2::{Digest as _, Sha256};
+
+use crate::prelude::*;
 
 pub const PAUSE: &str = "localhost/evictd-pause:1";
 

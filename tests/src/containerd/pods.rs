@@ -1,11 +1,5 @@
 //! Pods and containers by the CRI, as the kubelet makes them.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
-
 use evictd_cri::{
     CriError, Runtime,
     messages::{
@@ -18,6 +12,7 @@ use super::messages::{
     ContainerConfig, CreateContainer, LinuxSandboxConfig, NODE, NamespaceOption, RunPodSandbox,
     SandboxConfig, SandboxId, SecurityContext,
 };
+use crate::prelude::*;
 
 pub struct Pods {
     socket: PathBuf,

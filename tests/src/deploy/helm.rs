@@ -1,16 +1,13 @@
 //! Helm's own engine, without a `helm` binary: PyPI's `helm-python-sdk` carries it, and works offline.
 
 use std::{
-    collections::BTreeMap,
-    io::{self, BufRead as _, BufReader, Write as _},
-    path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    io::{BufRead as _, BufReader},
+    process::{Child, ChildStdin, ChildStdout},
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-use serde_json::{Value, json};
-
 use super::{RELEASE, chart, fetched};
+use crate::prelude::*;
 
 const PACKAGE: &str = "helm-python-sdk";
 const VERSION: &str = "0.2.2";

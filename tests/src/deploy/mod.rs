@@ -3,17 +3,9 @@
 pub mod helm;
 pub mod promtool;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    ops::Index,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::ops::Index;
 
-use serde_json::{Value, json};
-
-use crate::table::{rows, yaml};
+use crate::prelude::*;
 
 /// Name of the release and of its namespace in the plain manifests.
 pub const RELEASE: &str = "evictd";

@@ -1,13 +1,9 @@
 //! Prometheus's own checker of rules, from the `PATH` or from Debian's package, which is unpacked below `target/` and not installed.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::OnceLock,
-};
+use std::sync::OnceLock;
 
 use super::{fetched, run};
+use crate::prelude::*;
 
 const PACKAGE: &str = "prometheus";
 

@@ -1,9 +1,7 @@
 //! evictd's own core on the simulated node: what is here stands in for `agent/fastpath`'s files, threads and signals.
 
-use std::time::Duration;
-
 use evictd_engine::{
-    Candidate, CandidateState, SelectionCriteria, Signal,
+    Candidate, CandidateState, SelectionCriteria,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
@@ -12,10 +10,7 @@ use evictd_engine::{
     growers::{Growers, WATCHED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
-    model::{
-        settings::Mode,
-        usage::{FreeSwap, MachineMemory, MemoryReading},
-    },
+    model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
     permit::{LastResort, Permission},
@@ -30,7 +25,7 @@ use super::{
     course::{Course, Strategy},
     world::{Incident, MS, Reading, ScopeKind, World},
 };
-use crate::policy_fixture::BarePod;
+use crate::{policy_fixture::BarePod, prelude::*};
 
 /// The node's eviction rate, as in the chart's values: `exemptGrowers` is set too.
 pub const RATE: Rate = Rate {

@@ -3,7 +3,6 @@
 use evictd_tests::{
     mounts::{self, Mounted},
     prelude::*,
-    scrape::value,
 };
 
 /// More than the threshold leaves of the scope, and less than the scope.

@@ -1,7 +1,5 @@
 //! Node-level reclaim against a real containerd, whose files lie on a disk of the test's own (R8).
 
-use std::io;
-
 use evictd_config::CriConfig;
 use evictd_cri::Reclaimer;
 use evictd_engine::{

@@ -1,15 +1,11 @@
 //! A pod mounts a filesystem on or below its volume whose server does not answer any more: FUSE by a sidecar, NFS.
 
-use std::{
-    fs::File,
-    io::{self, Read as _, Write as _},
-    os::fd::AsRawFd as _,
-};
+use std::os::fd::AsRawFd as _;
 
 use evictd_tests::{
     mounts::{self, Mounted},
     prelude::*,
-    scrape::{get, value},
+    scrape::get,
 };
 
 /// A FUSE filesystem whose server says that it is there, and nothing else.

@@ -1,10 +1,6 @@
 //! The log of a running agent: its formats, and what the kernel programs write to it.
 
-use evictd_tests::{
-    agent::binary,
-    prelude::*,
-    scrape::{get, value},
-};
+use evictd_tests::{agent::binary, prelude::*, scrape::get};
 
 /// An agent that is started so, after the eviction of a hog.
 fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {

@@ -3,14 +3,13 @@
 
 use evictd_engine::pace::{Decision, PaceProfile};
 use evictd_node::{fs::statfs::Filesystem, proc::pids::Pids};
-use evictd_store::record::{EvictionRecord, PaceRecord, RequestRecord};
+use evictd_store::record::{PaceRecord, RequestRecord};
 use evictd_tests::{
     cgroup::PidsBeside,
     forker::{all_are_reaped, process_ids_of_the_machine},
     mounts::Mounted,
     prelude::*,
     reaped::Reaped,
-    scrape::value,
     unkillable::Undying,
 };
 use jiff::{SignedDuration, Timestamp};

@@ -8,7 +8,7 @@ use evictd_engine::{
 use evictd_store::{
     incident::{Incident, RankedPod, files::Incidents},
     journal::Journal,
-    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
+    record::{OutcomeRecord, PaceRecord, Reported},
 };
 use evictd_tests::prelude::*;
 

@@ -2,8 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
 };
 

@@ -1,9 +1,6 @@
 //! `evictd top` on a terminal of 80 columns and 24 lines: it draws, follows keys, and leaves the terminal as it was.
 
 use std::{
-    fs::File,
-    io::{Read as _, Write as _},
-    process::Stdio,
     sync::{Mutex, PoisonError},
     thread,
 };

@@ -1,8 +1,7 @@
 //! The PID readers on the files of a real node, against what its kubelet said in the same second.
 
-use evictd_tests::prelude::*;
-
 use evictd_node::cgroup::pids::of_pod;
+use evictd_tests::prelude::*;
 
 fn recorded() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings/cgroup-v1")

@@ -1,17 +1,15 @@
 //! The journal: every kind of record with all its fields, and with as few as it can have.
 
-use evictd_tests::prelude::*;
-
 use evictd_engine::{
     Owner,
     pace::Urgency,
     record::{SignalUse, Stages},
 };
 use evictd_store::{
-    journal::{self, Journal},
+    journal::Journal,
     record::{
-        EvictionRecord, MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Pause, Reported,
-        RequestRecord, StuckPod,
+        MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Pause, Reported, RequestRecord,
+        StuckPod,
         counted::{Counted, RecreationRecord, TimeBound, Workload},
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
@@ -19,6 +17,7 @@ use evictd_store::{
         shadow::{KubeletEviction, ShadowNode},
     },
 };
+use evictd_tests::prelude::*;
 
 use super::{check, golden, path};
 

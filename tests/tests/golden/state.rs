@@ -1,7 +1,5 @@
 //! Files of the state directory besides the journal.
 
-use evictd_tests::prelude::*;
-
 use evictd_engine::{
     growth::Headroom,
     pace::{Pace, PaceInputs, PaceProfile},
@@ -15,6 +13,7 @@ use evictd_store::incident::{
     Incident, RankedBy, RankedPod,
     files::{Incidents, read as read_incident},
 };
+use evictd_tests::prelude::*;
 
 use super::{
     check, golden,

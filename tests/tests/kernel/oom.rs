@@ -5,7 +5,6 @@ use evictd_store::record::oom_kill::OomCause;
 use evictd_sys::page::page_size;
 use evictd_tests::{
     cgroup::{holds, oom_kills_of_machine},
-    embedded::requests,
     prelude::*,
     unkillable::Undying,
 };

@@ -2,10 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use evictd_tests::{
-    prelude::*,
-    scrape::{get, value},
-};
+use evictd_tests::{prelude::*, scrape::get};
 
 // R42
 #[test]

@@ -1,9 +1,6 @@
 //! Metrics over TLS, for scrapers that the API server lets in.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::SocketAddr,
-};
+use std::net::SocketAddr;
 
 use evictd_tests::{prelude::*, tls::Authority};
 

@@ -4,7 +4,6 @@ use evictd_kube::policy_status::SPREAD;
 use evictd_store::incident::files;
 use evictd_tests::{
     apiserver::{self, State},
-    embedded::requests,
     prelude::*,
 };
 

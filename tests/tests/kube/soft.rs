@@ -20,11 +20,7 @@ use evictd_policy::{
     evaluator::{HeldBack, PolicySettings},
     gate::Secrets,
 };
-use evictd_store::{
-    disk_queue::DiskThread,
-    journal::{self, Journal},
-    record::RequestRecord,
-};
+use evictd_store::{disk_queue::DiskThread, journal::Journal, record::RequestRecord};
 use evictd_tests::{
     apiserver,
     policy_fixture::{BarePod, FLEET_RULES},

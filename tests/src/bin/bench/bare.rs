@@ -1,16 +1,11 @@
 //! The bare wake-up: an eventfd write on one CPU wakes a sleeping SCHED_FIFO thread on another, which sends SIGKILL to
 //! a process that waits for it. Nothing that is woken and then kills can be faster on this machine.
 
-use std::{
-    io,
-    process::{Command, Stdio},
-    sync::{Arc, mpsc},
-    time::Duration,
-};
+use std::sync::mpsc;
 
 use evictd_node::cgroup::realtime::acquire_fastpath_fifo;
-use evictd_sys::{clock::monotonic_ns, rt::lock_memory};
-use evictd_tests::cpus;
+use evictd_sys::rt::lock_memory;
+use evictd_tests::{cpus, prelude::*};
 use nix::{
     sys::{
         eventfd::{EfdFlags, EventFd},

@@ -1,9 +1,7 @@
 //! What a daemon costs an innocent neighbour while no pod is killed: the node is close to its threshold, where every hook
 //! is attached, and the neighbour's page faults and requests are compared with those on a node without a daemon.
 
-use std::{io, time::Duration};
-
-use evictd_sys::clock::monotonic_ns;
+use evictd_tests::prelude::*;
 use serde::Serialize;
 
 use crate::{

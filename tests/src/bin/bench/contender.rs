@@ -1,11 +1,7 @@
 //! Who takes part, and how each is started.
 
-use std::{fs, io, path::Path, process::Command, time::Duration};
-
-use evictd_engine::model::settings::MemoryHook;
-use evictd_store::{journal, record::Record};
 use evictd_tests::{
-    agent::Agent,
+    prelude::*,
     staged::{self, STATE},
     talker::Talker,
     workload::{HOG, Stage},

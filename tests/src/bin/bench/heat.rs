@@ -1,21 +1,10 @@
 //! One run: one contender, one hog, one way to allocate.
 
-use std::{
-    io,
-    path::Path,
-    time::{Duration, Instant},
-};
-
 use evictd_engine::accounting::MemoryThresholds;
-use evictd_node::{
-    cgroup::memory::MemoryCgroup,
-    memory_scope::{Scope, ScopeKind},
-};
-use evictd_sys::clock::monotonic_ns;
+use evictd_node::memory_scope::{Scope, ScopeKind};
 use evictd_tests::{
-    cgroup::OomKills as _,
     interrupt::interrupted,
-    wait::until,
+    prelude::*,
     workload::{HOG, Stage, WORKLOAD},
 };
 use serde::{Deserialize, Serialize};

@@ -1,28 +1,17 @@
 //! The competitors' own process: the way each learns of the pressure is its own; the decision and the kill are
 //! evictd's, on fresh values, which is better than what they replace.
 
-use std::{
-    fs::File,
-    io,
-    os::fd::{AsFd as _, AsRawFd as _},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use clap::{Args, Subcommand};
 use evictd_config::{DEFAULT_STATE_DIR, pod_manifest};
-use evictd_engine::{
-    Among, Resource, SelectionCriteria,
-    model::settings::{Mode, RankingStrategy},
-    select,
-};
+use evictd_engine::{Among, Resource, SelectionCriteria, model::settings::RankingStrategy, select};
 use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
 };
-use evictd_sys::{clock::monotonic_ns, page::page_size};
-use evictd_tests::cpus;
+use evictd_sys::page::page_size;
+use evictd_tests::{cpus, prelude::*};
 use nix::{
     sys::{
         eventfd::{EfdFlags, EventFd},

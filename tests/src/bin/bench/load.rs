@@ -1,13 +1,9 @@
 //! What keeps the machine busy during a race.
 
-use std::{
-    fs::File,
-    io::{self, Read as _, Seek as _, Write as _},
-    process::{Command, Stdio},
-};
+use std::io::Seek as _;
 
 use clap::ValueEnum;
-use evictd_tests::{mapped::touch, reaped::Reaped};
+use evictd_tests::{mapped::touch, prelude::*, reaped::Reaped};
 use memmap2::MmapMut;
 
 use crate::own::FILE_BYTES;

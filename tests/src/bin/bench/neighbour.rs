@@ -3,10 +3,7 @@
 //! A request touches eight fresh pages. It is due at a fixed time, and its latency counts from then: a neighbour that
 //! was kept waiting does not get away with fewer requests.
 
-use std::{io, path::Path, process::Command, time::Duration};
-
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::talker::Talker;
+use evictd_tests::{prelude::*, talker::Talker};
 use serde::{Deserialize, Serialize};
 
 use crate::{

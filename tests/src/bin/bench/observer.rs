@@ -6,16 +6,12 @@
 //! machine with two of them would decide the race. Where no program can be loaded the crossing is the first sample
 //! past the limit, and the results say so.
 
-use std::{io, time::Duration};
-
-use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::BpfObject,
     memory_scope::Scope,
     trigger::memory::{self, Action, Direction, Trigger, TriggerSet},
 };
-use evictd_sys::{clock::monotonic_ns, page::page_size};
-use evictd_tests::sampling::Sampling;
+use evictd_sys::page::page_size;
+use evictd_tests::{prelude::*, sampling::Sampling};
 
 const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;

@@ -1,19 +1,8 @@
 //! A cgroup of the contender's own, at its limit: a process in it reads through a file without end, so that every page
 //! that the contender needs and has not locked has to be reclaimed from others first.
 
-use std::{
-    fs, io,
-    path::PathBuf,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
-
 use evictd_node::cgroup::memory::Version;
-use evictd_tests::{
-    cgroup::{TestCgroup, begin_in},
-    reaped::Reaped,
-    text::number,
-};
+use evictd_tests::{cgroup::begin_in, prelude::*, reaped::Reaped, text::number};
 
 use crate::load::Kind;
 

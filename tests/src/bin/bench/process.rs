@@ -1,16 +1,8 @@
 //! What the kernel says of a process.
 
-use std::{
-    fs, io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::text::number;
+use evictd_tests::{prelude::*, text::number};
 use nix::{
     sys::wait::{Id, WaitPidFlag, waitid},
     unistd::Pid,

@@ -1,8 +1,6 @@
 //! The report folder: `results.json`, `table.txt` and the pictures.
 
-use std::{fs, io, path::Path};
-
-use evictd_tests::text::number;
+use evictd_tests::{prelude::*, text::number};
 use serde::Serialize;
 
 use crate::{

@@ -1,8 +1,6 @@
 //! What each daemon takes while nothing happens: CPU time, and memory.
 
-use std::{io, path::PathBuf, process::Command, time::Duration};
-
-use evictd_tests::{cluster_node::ClusterNode, reaped::Reaped, workload::Stage};
+use evictd_tests::{prelude::*, reaped::Reaped, workload::Stage};
 use serde::Serialize;
 
 use crate::{

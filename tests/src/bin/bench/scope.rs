@@ -1,8 +1,6 @@
 //! Race 2: a cgroup with a limit plays the node, and each contender in turn has to save it.
 
-use std::io;
-
-use evictd_tests::interrupt::interrupted;
+use evictd_tests::{interrupt::interrupted, prelude::*};
 use serde::Serialize;
 
 use crate::{

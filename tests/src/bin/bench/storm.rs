@@ -1,20 +1,11 @@
 //! What a big and busy node costs: 500 pods, cgroups that come and go or are just there, processes that come and go, and a node
 //! that stays near its threshold.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    fs, io,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::collections::VecDeque;
 
-use evictd_engine::{Pod, model::settings::Mode};
 use evictd_node::pods::builder::{PodTableBuilder, PodUpdate};
-use evictd_tests::{
-    cgroup::TestCgroup, cluster_node::ClusterNode, forker::Forker, hog::Hog, interrupt::interrupted,
-};
+use evictd_tests::{interrupt::interrupted, prelude::*};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::{
     columns::{self, Column},

@@ -1,9 +1,7 @@
 //! Which process sent SIGKILL (or another signal) to which, and when, as the kernel says in the same way for every contender: `signal_generate` in a
 //! trace instance of our own, stamped with CLOCK_MONOTONIC.
 
-use std::io;
-
-use evictd_tests::tracefs::Instance;
+use evictd_tests::{prelude::*, tracefs::Instance};
 
 /// A trace instance that records signals.
 pub struct Trace(Instance);

@@ -1,11 +1,8 @@
 //! Bare work: how long a SCHED_FIFO thread takes for a tenth of a millisecond of work. What it takes longer went to
 //! interrupts or to the hypervisor: a chain of that length has at least this tail, however it is designed.
 
-use std::{io, time::Duration};
-
 use evictd_node::cgroup::realtime::acquire_fastpath_fifo;
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::cpus;
+use evictd_tests::{cpus, prelude::*};
 
 /// About what evictd works between the crossing and the signal.
 const WORK_NS: u64 = 100_000;

@@ -1,20 +1,9 @@
 //! What happens: first without evictd, then with it.
 
-use std::{
-    io,
-    path::Path,
-    time::{Duration, Instant},
-};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::{
-    journal,
-    record::{EvictionRecord, OutcomeRecord, Record},
-};
+use evictd_store::record::OutcomeRecord;
 use evictd_tests::{
-    agent::Agent,
-    cgroup::OomKills as _,
     interrupt::interrupted,
+    prelude::*,
     sampling::Sampling,
     staged::{self, STATE},
     workload::{HOG, Stage, WORKLOAD},

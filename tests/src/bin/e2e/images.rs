@@ -1,8 +1,6 @@
 //! Brings the images to the node.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Result, bail, ensure};
+use evictd_tests::prelude::*;
 
 use super::{Arguments, importer::Importer, node::Target};
 

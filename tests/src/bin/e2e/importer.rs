@@ -1,12 +1,6 @@
 //! Into the store that the kubelet's images are in, by whatever program this machine has for it.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
-
-use anyhow::{Context as _, Result, bail, ensure};
+use evictd_tests::prelude::*;
 
 use super::node::Target;
 

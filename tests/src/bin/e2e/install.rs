@@ -1,12 +1,6 @@
 //! evictd on the cluster: applied, waited for, explained when it does not come, taken away again.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use evictd_tests::deploy::missing_capabilities;
+use evictd_tests::{deploy::missing_capabilities, prelude::*};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt as _, api::DynamicObject};
 

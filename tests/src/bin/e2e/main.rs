@@ -16,13 +16,11 @@ mod threshold;
 mod verdicts;
 mod workload;
 
-use std::{path::PathBuf, time::Duration};
-
-use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 
+use evictd_tests::prelude::*;
 use install::Installation;
 use node::Target;
 

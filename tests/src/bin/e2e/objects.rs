@@ -1,11 +1,10 @@
 //! The manifests, changed as the command line asks.
 
-use std::path::Path;
-
-use anyhow::{Context as _, Result, ensure};
-use evictd_tests::deploy::{all_objects, files_of, objects, without_capabilities};
+use evictd_tests::{
+    deploy::{all_objects, files_of, objects, without_capabilities},
+    prelude::*,
+};
 use kube::api::DynamicObject;
-use serde_json::{Value, json};
 
 use super::{apply::kind, node::USUAL_RUNTIME_ROOT};
 

@@ -1,9 +1,7 @@
 //! What the cluster has to say afterwards.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result};
 use evictd_node::trigger::oom::kills_of_machine;
+use evictd_tests::prelude::*;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 

@@ -1,8 +1,6 @@
 //! The cast: pods that must live, and one that takes all memory.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, Result, bail, ensure};
+use evictd_tests::prelude::*;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     core::v1::{ContainerStatus, Namespace, Pod},
@@ -13,7 +11,6 @@ use kube::{
     api::{DeleteParams, PostParams, WatchEvent, WatchParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
 
 use super::{
     agent::warnings,

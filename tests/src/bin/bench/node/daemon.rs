@@ -1,12 +1,6 @@
 //! Another project's daemon as a process, and what it says.
 
-use std::{
-    io,
-    process::{Command, Stdio},
-    time::Duration,
-};
-
-use evictd_tests::{heard::Heard, reaped::Reaped, wait::wait_for};
+use evictd_tests::{heard::Heard, prelude::*, reaped::Reaped};
 
 use super::guest;
 

@@ -1,14 +1,11 @@
 //! One run inside the guest: one daemon, one hog, and the guest's own OOM killer behind both.
 
-use std::{
-    io,
-    path::Path,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::thread::sleep;
 
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::workload::{HOG, Stage, WORKLOAD};
+use evictd_tests::{
+    prelude::*,
+    workload::{HOG, Stage, WORKLOAD},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{

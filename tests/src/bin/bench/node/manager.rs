@@ -2,13 +2,11 @@
 //! unit's `ManagedOOMMemoryPressure=kill` does. The protocol is Varlink: JSON objects, each with a zero byte behind it.
 
 use std::{
-    fs,
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader},
     os::unix::net::{UnixListener, UnixStream},
-    path::Path,
 };
 
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 const SOCKET: &str = "/run/systemd/io.system.ManagedOOM";
 /// `RuntimeDirectory=` of the daemon's unit: it listens there to the managers of users.

@@ -1,19 +1,11 @@
 //! The memory of the guest over time, by both measures that daemons go by.
 
 use std::{
-    fs::File,
-    io,
     os::unix::fs::FileExt as _,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{sampling::Sampling, text::number};
+use evictd_tests::{prelude::*, sampling::Sampling, text::number};
 use serde::{Deserialize, Serialize};
 
 const INTERVAL: Duration = Duration::from_millis(2);

@@ -1,8 +1,6 @@
 //! The daemons of the node race, each with what its package recommends and with the race's threshold.
 
-use std::{fs, io, path::Path, process::Command};
-
-use evictd_tests::{agent::Agent, staged, workload::Stage};
+use evictd_tests::{prelude::*, staged, workload::Stage};
 
 use super::{
     daemon::Daemon,
