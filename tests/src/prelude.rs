@@ -26,6 +26,7 @@ pub use serde_json::{Value, json};
 pub use crate::{
     agent::{self, Agent},
     apiserver::{ApiServer, Collection, InjectedFault, NODE},
+    as_root,
     cgroup::{OomKills as _, TestCgroup, memory_root},
     cluster_node::ClusterNode,
     current_thread,
@@ -41,4 +42,5 @@ pub use crate::{
     table::{rows, yaml},
     text::has,
     wait::{SOON, alone, sleep_from, until, wait_for},
+    with_bpf,
 };

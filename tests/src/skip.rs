@@ -77,6 +77,24 @@ macro_rules! skip_if {
     };
 }
 
+/// A fixture that needs root; the end of the test with a note where it is not to be had. Any other error of the fixture is a failure.
+#[macro_export]
+macro_rules! as_root {
+    ($fixture:expr) => {{
+        $crate::skip_if!($crate::skip::not_root());
+        $fixture
+    }};
+}
+
+/// A fixture of a test that loads eBPF programs, likewise.
+#[macro_export]
+macro_rules! with_bpf {
+    ($fixture:expr) => {{
+        $crate::skip_if!($crate::skip::no_bpf());
+        $fixture
+    }};
+}
+
 /// The value, or the end of the test with a note that holds the error.
 #[macro_export]
 macro_rules! or_skip {

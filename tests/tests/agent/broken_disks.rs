@@ -20,9 +20,7 @@ fn evicts(files: &Files, said: &str) {
 // R42
 #[test]
 fn a_state_directory_that_is_read_only_stops_no_agent() {
-    skip_if!(not_root());
-    skip_if!(no_bpf());
-    let mut files = Files::of_hog_and_calm("read-only", 256);
+    let mut files = with_bpf!(Files::of_hog_and_calm("read-only", 256));
     let disk = or_skip!(Disk::new("ext4", 16, 1024));
     let [used, fresh] = ["used", "fresh"].map(|name| disk.path().join(name));
     for dir in [&used, &fresh] {
@@ -41,8 +39,7 @@ fn a_state_directory_that_is_read_only_stops_no_agent() {
 // R3
 #[test]
 fn a_disk_whose_superblock_cannot_be_told_is_watched() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog_and_calm("hiddenupper", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("hiddenupper", 256));
     let address = listen(&mut files.config, "metricsAddress");
     for signal in ["nodefs.available", "nodefs.inodesFree"] {
         files.config["evictionHard"][signal] = json!("1%");
@@ -65,9 +62,7 @@ fn a_disk_whose_superblock_cannot_be_told_is_watched() {
 // R3
 #[test]
 fn filesystems_that_cannot_be_told_stop_no_agent() {
-    skip_if!(not_root());
-    skip_if!(no_bpf());
-    let mut files = Files::of_hog_and_calm("no-disks", 256);
+    let mut files = with_bpf!(Files::of_hog_and_calm("no-disks", 256));
     let missing = files.dir().join("missing");
     files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": missing });
     evicts(&files, "disks are not watched");

@@ -16,8 +16,7 @@ fn hooks(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn check_reports_the_hooks_that_the_agent_attaches() {
-    skip_if!(no_bpf());
-    let mut files = Files::of("check", 256, &json!([]));
+    let mut files = with_bpf!(Files::of("check", 256, &json!([])));
     let address = listen(&mut files.config, "metricsAddress");
     files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": files.dir() });
     // A hook is attached for a signal that has a threshold; none of these is met.

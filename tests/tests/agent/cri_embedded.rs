@@ -169,7 +169,6 @@ fn without_a_runtime_pods_go_at_once() {
 // R47: shadow mode speaks of it. The pause stops it as it stops evictions.
 #[test]
 fn shadow_and_pause_reclaim_nothing() {
-    skip_if!(not_root());
     for paused in [false, true] {
         let mut node = or_skip!(Node::new("crishadow"));
         node.serve(None);

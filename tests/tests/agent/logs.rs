@@ -92,8 +92,7 @@ fn fill_log(agent: &Agent, shown: &str) {
 // R42
 #[test]
 fn a_log_that_is_not_read_costs_its_lines_only() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog_and_calm("logunread", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("logunread", 256));
     let health = listen(&mut files.config, "healthAddress");
     let shown = listen(&mut files.config, "metricsAddress");
     let mut agent = files.start(&[]);
@@ -125,8 +124,7 @@ fn a_log_that_is_not_read_costs_its_lines_only() {
 
 #[test]
 fn a_log_that_is_not_read_holds_up_no_end() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog_and_calm("logend", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("logend", 256));
     let shown = listen(&mut files.config, "metricsAddress");
     let config = files.write().unwrap();
     let mut agent = Agent::start(&config, &[]).unwrap();

@@ -153,8 +153,7 @@ fn is_emptied(dir: &Path) -> bool {
 // R1: the fork that crosses the limit wakes the agent, and the pod with the most tasks goes once they were short for ten seconds.
 #[test]
 fn a_pod_that_takes_the_process_ids_is_evicted() {
-    skip_if!(not_root());
-    let _alone = process_ids_of_the_machine().unwrap();
+    let _alone = as_root!(process_ids_of_the_machine().unwrap());
     let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
     let mut two = Two::new("pids");
     // What others start or end on this machine meanwhile must not cross it.
@@ -332,8 +331,7 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
 // no other pod goes for these meanwhile.
 #[test]
 fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
-    skip_if!(not_root());
-    let _alone = process_ids_of_the_machine().unwrap();
+    let _alone = as_root!(process_ids_of_the_machine().unwrap());
     let pods = ["calm", "bomb"].map(|name| json!({ "name": name, "cgroup": name }));
     let mut files = Files::of("bomb", 1024, &json!(pods));
     let bomb = files.cgroup("bomb");
@@ -386,8 +384,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
 // R43
 #[test]
 fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
-    skip_if!(not_root());
-    let _alone = process_ids_of_the_machine().unwrap();
+    let _alone = as_root!(process_ids_of_the_machine().unwrap());
     let names = ["one", "two", "three", "four", "bomb"];
     let pod = |name| json!({ "name": name, "cgroup": name, "priority": if name == "bomb" { 100 } else { 0 } });
     let mut files = Files::of("bombs", 4096, &json!(names.map(pod)));
@@ -728,8 +725,7 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
 // R5: asked, with the grace period that the configuration allows; the hard threshold is never met.
 #[test]
 fn a_soft_threshold_asks_and_waits() {
-    skip_if!(not_root());
-    let mut two = Two::new("soft");
+    let mut two = as_root!(Two::new("soft"));
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(5);
     let address = listen(&mut two.files.config, "metricsAddress");
@@ -825,8 +821,7 @@ fn counted(address: &str, shadow: bool) -> Option<u64> {
 // R47
 #[test]
 fn a_soft_threshold_of_shadow_mode_is_counted() {
-    skip_if!(not_root());
-    let mut two = Two::new("softshadow");
+    let mut two = as_root!(Two::new("softshadow"));
     two.files.soft("160Mi");
     let address = listen(&mut two.files.config, "metricsAddress");
     let _agent = two.files.start(&["--shadow"]);
@@ -844,8 +839,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
 // R47
 #[test]
 fn shadow_mode_kills_no_pod_that_was_asked_before() {
-    skip_if!(not_root());
-    let mut two = Two::new("asked");
+    let mut two = as_root!(Two::new("asked"));
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(8);
     let agent = two.files.start(&[]);
@@ -862,8 +856,7 @@ fn shadow_mode_kills_no_pod_that_was_asked_before() {
 /// A negative maximum leaves the time to the pod, which says nothing here.
 #[test]
 fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
-    skip_if!(not_root());
-    let mut two = Two::new("softown");
+    let mut two = as_root!(Two::new("softown"));
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(-1);
     let _agent = two.files.start(&[]);

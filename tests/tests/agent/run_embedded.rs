@@ -16,8 +16,7 @@ fn assert_refused(files: &Files, expected: &str) {
 
 #[test]
 fn bad_input_is_refused_with_field_and_reason() {
-    skip_if!(not_root());
-    let scope = TestCgroup::new("bad", 128 * MIB).unwrap();
+    let scope = as_root!(TestCgroup::new("bad", 128 * MIB).unwrap());
     scope.child("besteffort/a").unwrap();
     let good = json!([{ "name": "a", "cgroup": "besteffort/a" }]);
     let with = |field: &str, value: Value| {
@@ -68,8 +67,7 @@ fn bad_input_is_refused_with_field_and_reason() {
 
 #[test]
 fn an_unlimited_scope_is_refused() {
-    skip_if!(not_root());
-    let scope = TestCgroup::new("unlimited", 128 * MIB).unwrap();
+    let scope = as_root!(TestCgroup::new("unlimited", 128 * MIB).unwrap());
     let inner = scope.child("besteffort").unwrap();
     let files = Files::new(&inner, &json!([]));
     assert_refused(&files, "has no memory limit");
@@ -80,8 +78,7 @@ const MESSAGE: &str = "The node was low on resource: memory. Threshold quantity:
 // R18, R42
 #[test]
 fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
-    skip_if!(not_root());
-    let files = Files::of_hog_and_calm("run", 256);
+    let files = as_root!(Files::of_hog_and_calm("run", 256));
     let mut agent = files.start(&[]);
     let mut calm = files.hog("calm", &["--mib", "40"]);
     let mut hog = files.hog("hog", &["--mib", "1000", "--rate", "400"]);
@@ -108,8 +105,7 @@ fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
 // R4: one threshold drops all defaults, and a kubelet may have none for memory. The OOM killer is alone with it then.
 #[test]
 fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog("nomemory", 128);
+    let mut files = as_root!(Files::of_hog("nomemory", 128));
     files.config["evictionHard"] = json!({ "pid.available": "1" });
     let agent = files.start(&[]);
     files.until_killed("hog", &["--mib", "256"]);
@@ -123,8 +119,7 @@ fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
 /// A pod that is deleted and made again, as a restart does, is seen within the refresh.
 #[test]
 fn a_cgroup_that_comes_back_is_found() {
-    skip_if!(no_bpf());
-    let files = Files::of_hog("again", 256);
+    let files = with_bpf!(Files::of_hog("again", 256));
     let _agent = files.start(&[]);
     let dir = files.cgroup("hog");
     fs::remove_dir(&dir).unwrap();
@@ -138,8 +133,7 @@ fn a_cgroup_that_comes_back_is_found() {
 // A pod may be deleted, and its configuration changed, while the agent still loads its programs.
 #[test]
 fn signals_while_it_starts_are_obeyed() {
-    skip_if!(not_root());
-    let scope = TestCgroup::new("early", 256 * MIB).unwrap();
+    let scope = as_root!(TestCgroup::new("early", 256 * MIB).unwrap());
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let files = Files::new(scope.path(), &json!([]));
         let early = |child: &Child| {

@@ -14,8 +14,7 @@ fn running(name: &str) -> (Files, Agent, Hog) {
 
 #[test]
 fn a_changed_threshold_is_in_force() {
-    skip_if!(not_root());
-    let (mut files, _agent, mut hog) = running("reload");
+    let (mut files, _agent, mut hog) = as_root!(running("reload"));
     files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     hog.killed();
     let records = files.wait_for(2);
@@ -29,9 +28,8 @@ fn a_changed_threshold_is_in_force() {
 /// The threshold of the pods' cgroup goes with the node's that it follows from, and comes with it. A change of other fields is none.
 #[test]
 fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
-    skip_if!(not_root());
     let pods = json!([{ "name": "hog", "cgroup": "kubepods.slice/hog" }]);
-    let mut files = Files::of("podsreload", 512, &pods);
+    let mut files = as_root!(Files::of("podsreload", 512, &pods));
     let limited = files.scope().limit_child("kubepods.slice", 256 * MIB);
     limited.unwrap();
     files.config["evictionHard"] = json!({ "memory.available": "25%" });
@@ -65,8 +63,7 @@ fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
 /// SIGHUP does not wait for a change.
 #[test]
 fn a_configuration_is_read_again_where_that_is_asked_for() {
-    skip_if!(not_root());
-    let files = Files::of("hangup", 256, &json!([]));
+    let files = as_root!(Files::of("hangup", 256, &json!([])));
     let agent = files.start(&[]);
     let path = files.dir().join("config.json");
     // The same time, so that no look sees a change.
@@ -84,8 +81,7 @@ fn a_configuration_is_read_again_where_that_is_asked_for() {
 /// A named pipe without a writer, as a disk that does not answer.
 #[test]
 fn files_that_do_not_answer_hold_up_no_eviction() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog_and_calm("hungfiles", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("hungfiles", 256));
     let health = listen(&mut files.config, "healthAddress");
     let policies = files.dir().join("policies.yaml");
     let policy = json!({
@@ -120,8 +116,7 @@ fn files_that_do_not_answer_hold_up_no_eviction() {
 /// What cannot be used changes nothing, and what comes after it does.
 #[test]
 fn a_mistake_leaves_the_last_good_one_in_force() {
-    skip_if!(not_root());
-    let (mut files, agent, mut hog) = running("mistake");
+    let (mut files, agent, mut hog) = as_root!(running("mistake"));
     let path = files.write().unwrap();
     let address = files.config["metricsAddress"].as_str().unwrap().to_owned();
     let mistakes = [
@@ -145,8 +140,7 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
 // R47
 #[test]
 fn shadow_mode_can_be_left_and_entered() {
-    skip_if!(not_root());
-    let (mut files, _agent, mut hog) = running("reshadow");
+    let (mut files, _agent, mut hog) = as_root!(running("reshadow"));
     files.config["shadow"] = json!(true);
     files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     let is_evicted = |records: &[Record]| records.iter().any(|r| matches!(r, Record::Evicted(_)));
@@ -165,8 +159,7 @@ fn shadow_mode_can_be_left_and_entered() {
 /// A node without a guard because of a path would be worse than one with the kubelet's defaults.
 #[test]
 fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
-    skip_if!(not_root());
-    let mut files = Files::of("nokubelet", 256, &json!([]));
+    let mut files = as_root!(Files::of("nokubelet", 256, &json!([])));
     let address = listen(&mut files.config, "metricsAddress");
     files.config.as_object_mut().unwrap().remove("evictionHard");
     let kubelet = files.dir().join("kubelet.yaml");
@@ -213,8 +206,7 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
 /// A file that is there and wrong is a mistake, and the field is named.
 #[test]
 fn a_kubelet_configuration_with_a_mistake_is_refused() {
-    skip_if!(not_root());
-    let files = Files::of("wrongkubelet", 256, &json!([]));
+    let files = as_root!(Files::of("wrongkubelet", 256, &json!([])));
     let kubelet = files.dir().join("kubelet.yaml");
     let text = "kind: KubeletConfiguration\nevictionHard: {memory.available: ten}\n";
     fs::write(&kubelet, text).unwrap();

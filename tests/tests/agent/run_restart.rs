@@ -111,11 +111,10 @@ impl Limited {
 
 #[test]
 fn a_rate_of_the_node_survives_sigkill() {
-    skip_if!(not_root());
     let rate = json!({"node": {"evictions": 1, "period": "1h"}});
-    let (limited, agent) = Limited::restarted("ratenode", |limited| {
+    let (limited, agent) = as_root!(Limited::restarted("ratenode", |limited| {
         limited.files.config["evictionRates"] = rate;
-    });
+    }));
     agent.kill();
     let agent = limited.start();
     limited.stays("c", &agent);
@@ -123,11 +122,10 @@ fn a_rate_of_the_node_survives_sigkill() {
 
 #[test]
 fn a_rate_of_an_owner_survives_sigkill() {
-    skip_if!(not_root());
     let rate = json!({"owner": {"evictions": 1, "period": "1h"}});
-    let (limited, _agent) = Limited::restarted("rateowner", |limited| {
+    let (limited, _agent) = as_root!(Limited::restarted("rateowner", |limited| {
         limited.files.config["evictionRates"] = rate;
-    });
+    }));
     limited.goes("c");
 }
 
@@ -155,8 +153,7 @@ fn a_limit_of_a_group_survives_sigkill() {
 // An upgrade: the version before has not written down whose the pod was. One line is of a version to come.
 #[test]
 fn a_journal_of_another_version_counts() {
-    skip_if!(not_root());
-    let mut limited = Limited::new("rateold");
+    let mut limited = as_root!(Limited::new("rateold"));
     limited.files.config["evictionRates"] = json!({"owner": {"evictions": 1, "period": "1h"}});
     let time = jiff::Timestamp::now() - jiff::SignedDuration::from_mins(10);
     // As it is written: the event comes first.
@@ -231,8 +228,7 @@ impl Dying {
 
 #[test]
 fn who_was_killed_before_the_restart_is_not_evicted_twice() {
-    skip_if!(not_root());
-    let mut dying = Dying::new("dying", false);
+    let mut dying = as_root!(Dying::new("dying", false));
     let agent = dying.limited.start();
     let limited = &dying.limited;
     let ending = "it was evicted before the agent started, and has processes left";
@@ -257,8 +253,7 @@ fn who_was_killed_before_the_restart_is_not_evicted_twice() {
 // R43
 #[test]
 fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
-    skip_if!(not_root());
-    let mut dying = Dying::new("due", true);
+    let mut dying = as_root!(Dying::new("due", true));
     let agent = dying.limited.start();
     assert!(until(SOON, || dying.told().1 > 0));
     agent.kill();
@@ -284,8 +279,7 @@ fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
 // R43
 #[test]
 fn an_earlier_victim_that_dies_after_the_restart_saves_the_others() {
-    skip_if!(not_root());
-    let mut dying = Dying::new("saves", true);
+    let mut dying = as_root!(Dying::new("saves", true));
     let _agent = dying.limited.start();
     dying.dies();
     assert!(until(SOON, || dying.told().2 == 1));
@@ -298,8 +292,7 @@ fn an_earlier_victim_that_dies_after_the_restart_saves_the_others() {
 // R47
 #[test]
 fn shadow_mode_signals_no_victim_of_live_mode() {
-    skip_if!(not_root());
-    let mut dying = Dying::new("shadowed", true);
+    let mut dying = as_root!(Dying::new("shadowed", true));
     let agent = dying.limited.start();
     dying.limited.files.change("shadow", json!(true));
     assert!(agent.says("the configuration has changed and is in force"));

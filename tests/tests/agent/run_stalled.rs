@@ -65,8 +65,7 @@ fn a_stalled_manager_stops_no_eviction_for_memory() {
 
 #[test]
 fn a_stalled_manager_holds_up_no_end() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog_and_calm("stallend", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("stallend", 256));
     let health = listen(&mut files.config, "healthAddress");
     let agent = files.start(&[]);
     assert!(is_ready(&health));
@@ -83,9 +82,8 @@ fn a_stalled_manager_holds_up_no_end() {
 
 #[test]
 fn a_stalled_fast_path_is_named() {
-    skip_if!(not_root());
     // The standby may evict in its place, and the kernel's OOM killer may come: only the name matters here.
-    let mut files = Files::of_hog_and_calm("stallfast", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("stallfast", 256));
     let health = listen(&mut files.config, "healthAddress");
     let agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));

@@ -5,8 +5,7 @@ use evictd_tests::{cgroup::begin_in, prelude::*};
 // R14, R39
 #[test]
 fn a_hook_is_tested_where_the_agent_is_in_the_scope() {
-    skip_if!(no_bpf());
-    let files = Files::of("self-test", 256, &json!([]));
+    let files = with_bpf!(Files::of("self-test", 256, &json!([])));
     let own = files.scope().child("besteffort/agent").unwrap();
     let config = files.write().unwrap();
 

@@ -30,8 +30,7 @@ fn scrape(address: &str) -> HashMap<String, f64> {
 // R48, R44: an eviction in numbers.
 #[test]
 fn an_eviction_is_counted_and_its_stages_are_timed() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog("metrics", 256);
+    let mut files = as_root!(Files::of_hog("metrics", 256));
     let address = &listen(&mut files.config, "metricsAddress");
     let _agent = files.start(&[]);
     assert!(get(address, "/healthz").unwrap().ends_with("\r\n\r\nok\n"));
@@ -110,8 +109,7 @@ fn promtool_finds_no_fault() {
 
 #[test]
 fn readers_that_ask_for_the_wrong_thing_are_told() {
-    skip_if!(not_root());
-    let mut files = Files::of("readers", 128, &json!([]));
+    let mut files = as_root!(Files::of("readers", 128, &json!([])));
     let address = &listen(&mut files.config, "metricsAddress");
     let _agent = files.start(&[]);
     assert!(get(address, "/").unwrap().starts_with("HTTP/1.1 404"));
@@ -122,8 +120,7 @@ fn readers_that_ask_for_the_wrong_thing_are_told() {
 /// Connections that say nothing, to either port, keep neither a probe nor a scrape from its answer.
 #[test]
 fn idle_connections_hold_up_no_probe() {
-    skip_if!(not_root());
-    let mut files = Files::of("idle", 128, &json!([]));
+    let mut files = as_root!(Files::of("idle", 128, &json!([])));
     let metrics = &listen(&mut files.config, "metricsAddress");
     let health = &listen(&mut files.config, "healthAddress");
     let _agent = files.start(&[]);
@@ -162,8 +159,7 @@ fn idle_connections_hold_up_no_probe() {
 /// An agent that is stopped does not answer; as soon as it goes on it is judged by what its loops do then.
 #[test]
 fn an_agent_that_goes_on_is_well_again() {
-    skip_if!(not_root());
-    let mut files = Files::of("goes-on", 128, &json!([]));
+    let mut files = as_root!(Files::of("goes-on", 128, &json!([])));
     let health = &listen(&mut files.config, "healthAddress");
     let agent = files.start(&[]);
     agent.stop().unwrap();
@@ -176,8 +172,7 @@ fn an_agent_that_goes_on_is_well_again() {
 /// The kubelet does not start it anew, and a rolling update waits.
 #[test]
 fn an_agent_that_starts_is_alive_but_not_ready() {
-    skip_if!(not_root());
-    let mut files = Files::of("starts", 128, &json!([]));
+    let mut files = as_root!(Files::of("starts", 128, &json!([])));
     let health = &listen(&mut files.config, "healthAddress");
     let early = |child: &std::process::Child| {
         let stream = wait_for(Duration::from_secs(30), || TcpStream::connect(health).ok());

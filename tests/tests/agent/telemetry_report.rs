@@ -43,8 +43,7 @@ fn latest(files: &Files, is_complete: impl Fn(&Value) -> bool) -> Value {
 // R49
 #[test]
 fn an_eviction_is_told_with_what_came_before_and_after() {
-    skip_if!(not_root());
-    let files = Files::of_hog_and_calm("report", 256);
+    let files = as_root!(Files::of_hog_and_calm("report", 256));
     let _agent = files.start(&[]);
     let _calm = files.hog("calm", &["--mib", "40"]);
     files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
@@ -150,8 +149,7 @@ fn the_kubelets_choice_is_the_kubelets() {
 // R5, R49: asked and not killed.
 #[test]
 fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
-    skip_if!(not_root());
-    let mut files = Files::of_hog_and_calm("asked", 256);
+    let mut files = as_root!(Files::of_hog_and_calm("asked", 256));
     files.soft("160Mi");
     files.config["evictionMaxPodGracePeriod"] = json!(5);
     let _agent = files.start(&[]);
@@ -192,8 +190,7 @@ fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
 // R49
 #[test]
 fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
-    skip_if!(not_root());
-    let _alone = process_ids_of_the_machine().unwrap();
+    let _alone = as_root!(process_ids_of_the_machine().unwrap());
     // Room for the kernel memory of all that the forker starts.
     let mut files = Files::of_hog_and_calm("ends", 1024);
     let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
@@ -330,8 +327,7 @@ fn what_is_not_there_is_refused() {
 // R13, R44
 #[test]
 fn who_would_be_next_and_how_long_it_will_last() {
-    skip_if!(not_root());
-    let files = Files::of_hog_and_calm("top", 512);
+    let files = as_root!(Files::of_hog_and_calm("top", 512));
     let config = files.write().unwrap();
     let _calm = files.hog("calm", &["--mib", "40"]);
     let _hog = files.hog("hog", &["--mib", "300", "--rate", "20"]);
@@ -369,8 +365,7 @@ fn who_would_be_next_and_how_long_it_will_last() {
 /// In a cluster the agent remembers what the API server has told, and `top` reads that.
 #[test]
 fn in_a_cluster_pods_have_their_names() {
-    skip_if!(not_root());
-    let node = ClusterNode::new("top", 512).unwrap();
+    let node = as_root!(ClusterNode::new("top", 512).unwrap());
     node.pod("known", 1, "Burstable", 0, Some("10Mi")).unwrap();
     node.cgroup_of(&ClusterNode::uid(2), "BestEffort").unwrap();
     let config = node.write().unwrap();

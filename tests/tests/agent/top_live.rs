@@ -97,8 +97,7 @@ impl Shown {
 // R13, R44
 #[test]
 fn a_terminal_shows_the_node_and_follows_keys() {
-    skip_if!(not_root());
-    let files = Files::of_hog_and_calm("live", 256);
+    let files = as_root!(Files::of_hog_and_calm("live", 256));
     let config = files.write().unwrap();
     let _calm = files.hog("calm", &["--mib", "20"]);
     let _hog = files.hog("hog", &["--mib", "60"]);
@@ -126,8 +125,7 @@ fn a_terminal_shows_the_node_and_follows_keys() {
 
 #[test]
 fn without_colours_it_is_the_same() {
-    skip_if!(not_root());
-    let files = Files::of_hog_and_calm("plain", 256);
+    let files = as_root!(Files::of_hog_and_calm("plain", 256));
     let config = files.write().unwrap();
     let _hog = files.hog("hog", &["--mib", "60"]);
     let mut shown = Shown::start(&config, true);

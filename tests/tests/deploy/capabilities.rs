@@ -55,8 +55,7 @@ fn nothing_is_missing_that_root_would_have() {
 // R42
 #[test]
 fn a_pod_is_evicted_with_these_capabilities_alone() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("least", 256).unwrap();
+    let member = as_root!(ClusterNode::new("least", 256).unwrap());
     let (mut bystander, wild) = cast(&member);
     let config = member.write().unwrap();
     let keep = granted();

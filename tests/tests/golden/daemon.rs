@@ -37,8 +37,7 @@ fn pod(name: &str, uid: &str) -> Value {
 
 #[test]
 fn a_daemon_shows_and_writes_as_ever() {
-    skip_if!(no_bpf());
-    let mut member = ClusterNode::new("golden", 256).unwrap();
+    let mut member = with_bpf!(ClusterNode::new("golden", 256).unwrap());
     let uid = ClusterNode::uid(1);
     {
         let mut state = member.server.state();

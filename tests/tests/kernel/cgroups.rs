@@ -64,8 +64,7 @@ scenes! {
 /// Thousands of cgroups without a reader: what does not fit is dropped, counted, and made up for by one rescan.
 #[test]
 fn a_full_buffer_asks_for_one_rescan() {
-    skip_if!(no_bpf());
-    let scope = TestCgroup::new("flood", 256 * MIB).unwrap();
+    let scope = with_bpf!(TestCgroup::new("flood", 256 * MIB).unwrap());
     let mut object = BpfObject::load_counts().unwrap();
     let mut cgroup_events = CgroupEvents::build(Ok(&mut object));
     skip_if!(
@@ -101,8 +100,7 @@ fn a_full_buffer_asks_for_one_rescan() {
 /// A path longer than a record is cut: the reader cannot know which pod it was and asks for a scan.
 #[test]
 fn a_path_that_is_cut_asks_for_a_rescan() {
-    skip_if!(no_bpf());
-    let scope = TestCgroup::new("deep", 256 * MIB).unwrap();
+    let scope = with_bpf!(TestCgroup::new("deep", 256 * MIB).unwrap());
     let mut object = BpfObject::load_counts().unwrap();
     let mut cgroup_events = CgroupEvents::build_with(Ok(&mut object), &[CountHook::Typed]);
     or_skip!(granted(cgroup_events.selected_hook()));

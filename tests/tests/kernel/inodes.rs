@@ -167,8 +167,7 @@ fn a_file_that_grows_on_xfs_makes_no_hook_silent() {
 // R1, R39
 #[test]
 fn overlay_counts_on_its_upper_layer() {
-    skip_if!(no_bpf());
-    let cgroup = TestCgroup::new("overlay", 256 * MIB).unwrap();
+    let cgroup = with_bpf!(TestCgroup::new("overlay", 256 * MIB).unwrap());
     let mut disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
     let merged = or_skip!(disk.overlay());
     assert_eq!(
@@ -260,8 +259,7 @@ fn xfs_copies_in_an_overlay() {
 /// another one that number is another cgroup's: all is counted, and no pod has a count.
 #[test]
 fn without_types_no_count_is_of_another_hierarchy() {
-    skip_if!(no_bpf());
-    let (_cgroup, pod) = TestCgroup::with_pod("hybrid", 256 * MIB);
+    let (_cgroup, pod) = with_bpf!(TestCgroup::with_pod("hybrid", 256 * MIB));
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     for hierarchy in [0, 3] {
         let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
@@ -280,7 +278,6 @@ fn without_types_no_count_is_of_another_hierarchy() {
 // R3
 #[test]
 fn subvolumes_of_btrfs_are_one_filesystem() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
     let [images, containers] = ["images", "containers"].map(|name| disk.subvolume(name).unwrap());
     let device = |path: &Path| fs::metadata(path).unwrap().dev();
@@ -300,8 +297,7 @@ fn subvolumes_of_btrfs_are_one_filesystem() {
 /// btrfs has no inodes to run out of; how many each cgroup makes is counted all the same.
 #[test]
 fn btrfs_has_cgroup_counts_but_no_signal() {
-    skip_if!(no_bpf());
-    let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
+    let cgroup = with_bpf!(TestCgroup::new("btrfs", 256 * MIB).unwrap());
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
     let (_object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
     assert_eq!(trigger.sample(0).unwrap(), None);

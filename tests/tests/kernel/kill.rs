@@ -85,8 +85,7 @@ fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> KillResult {
 
 #[test]
 fn who_has_left_the_cgroup_is_not_killed() {
-    skip_if!(not_root());
-    let stage = Stage::new("left");
+    let stage = as_root!(Stage::new("left"));
     let (mut stays, mut leaves) = (idle(&stage.container), idle(&stage.container));
     let round = kill_listed(&stage.container, || {
         let pids = list(&stage.container);
@@ -106,8 +105,7 @@ fn who_has_left_the_cgroup_is_not_killed() {
 
 #[test]
 fn a_pid_that_is_another_process_now_is_not_signalled() {
-    skip_if!(not_root());
-    let stage = Stage::new("other");
+    let stage = as_root!(Stage::new("other"));
     let (mut member, mut other) = (idle(&stage.container), idle(&stage.beside));
     let both = || vec![member.pid().cast_signed(), other.pid().cast_signed()];
     let round = kill_listed(&stage.container, both);
@@ -223,16 +221,14 @@ fn dies_completely<T>(stage: &Stage, processes: u32, take: impl FnOnce() -> T) {
 
 #[test]
 fn a_pod_of_many_processes_that_fork_dies_completely() {
-    skip_if!(not_root());
-    let stage = Stage::new("many");
+    let stage = as_root!(Stage::new("many"));
     dies_completely(&stage, 300, || ());
     kill_until_empty(&stage.pod, SOON).unwrap();
 }
 
 #[test]
 fn asked_to_end_are_the_processes_of_the_pod_alone() {
-    skip_if!(not_root());
-    let stage = Stage::new("term");
+    let stage = as_root!(Stage::new("term"));
     let mut pod: Vec<_> = (0..20).map(|_| idle(&stage.container)).collect();
     let mut other = idle(&stage.beside);
     // The pod is empty only when this thread has reaped its processes.
@@ -379,8 +375,7 @@ impl Drop for Exhausted {
 
 #[test]
 fn a_pod_dies_completely_with_few_descriptors_left_or_none() {
-    skip_if!(not_root());
-    let stage = Stage::new("files");
+    let stage = as_root!(Stage::new("files"));
     for left in [0, 1, 2, 5, 40] {
         dies_completely(&stage, 200, || {
             let exhausted = Exhausted::but(left);
@@ -395,8 +390,7 @@ fn a_pod_dies_completely_with_few_descriptors_left_or_none() {
 
 #[test]
 fn who_opens_a_pod_waits_for_descriptors() {
-    skip_if!(not_root());
-    let stage = Stage::new("wait");
+    let stage = as_root!(Stage::new("wait"));
     let mut member = idle(&stage.container);
     let exhausted = Exhausted::but(0);
     let path = stage.pod.clone();
@@ -412,8 +406,7 @@ fn who_opens_a_pod_waits_for_descriptors() {
 /// A container that was started again has another cgroup than the one that was opened.
 #[test]
 fn a_container_that_was_started_again_is_killed() {
-    skip_if!(not_root());
-    let stage = Stage::new("kill-again");
+    let stage = as_root!(Stage::new("kill-again"));
     let killer = CgroupKiller::open(&stage.pod).unwrap();
     // As systemd in a container makes them.
     for again in ["pod/two", "pod/three/init.scope"] {
@@ -437,8 +430,7 @@ fn a_container_that_was_started_again_is_killed() {
 /// A static pod keeps its UID and its cgroup, and the kubelet starts its containers again.
 #[test]
 fn a_late_check_spares_a_restarted_container() {
-    skip_if!(not_root());
-    let stage = Stage::new("kill-late");
+    let stage = as_root!(Stage::new("kill-late"));
     let mut old = idle(&stage.container);
     // A process is as old as the kernel's tick in which it was started.
     std::thread::sleep(Duration::from_millis(20));
@@ -462,8 +454,7 @@ fn a_late_check_spares_a_restarted_container() {
 
 #[test]
 fn an_empty_pod_is_no_kill() {
-    skip_if!(not_root());
-    let stage = Stage::new("empty");
+    let stage = as_root!(Stage::new("empty"));
     let killer = CgroupKiller::open(&stage.pod).unwrap();
     assert!(killer.kill().unwrap().empty && killer.is_empty());
     let mut member = idle(&stage.container);
@@ -506,8 +497,7 @@ impl Drop for Frozen {
 /// A container that was paused, or that the kubelet's checkpoint has frozen.
 #[test]
 fn a_frozen_pod_is_thawed_to_die() {
-    skip_if!(not_root());
-    let stage = Stage::new("frozen");
+    let stage = as_root!(Stage::new("frozen"));
     let is_v1 = stage.cgroup.path().starts_with("/sys/fs/cgroup/memory");
     skip_if!((!is_v1).then_some("cgroup v2 kills frozen tasks"));
     let mut member = idle(&stage.container);
@@ -526,8 +516,7 @@ fn a_frozen_pod_is_thawed_to_die() {
 /// Its processes are listed in its domain, and reading its own list is refused.
 #[test]
 fn a_threaded_group_is_no_refusal() {
-    skip_if!(not_root());
-    let stage = Stage::new("threaded");
+    let stage = as_root!(Stage::new("threaded"));
     let threaded = stage.container.join("threaded");
     fs::create_dir(&threaded).unwrap();
     let made = fs::write(threaded.join("cgroup.type"), "threaded");

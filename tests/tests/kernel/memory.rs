@@ -244,8 +244,7 @@ scenes! {
 
 #[test]
 fn eventfd_hook() {
-    skip_if!(not_root());
-    let probe = TestCgroup::new("version", 64 * MIB).unwrap();
+    let probe = as_root!(TestCgroup::new("version", 64 * MIB).unwrap());
     skip_if!((probe.version() == Version::V2).then_some("cgroup v2 has no usage notification"));
     crosses_on(MemoryHook::Eventfd);
 }

@@ -70,8 +70,7 @@ fn node(name: &str, mib: u64) -> (Files, PathBuf) {
 // R45
 #[test]
 fn a_pod_at_its_own_limit_is_told_apart() {
-    skip_if!(no_bpf());
-    let (mut files, container) = node("ownlimit", 512);
+    let (mut files, container) = with_bpf!(node("ownlimit", 512));
     let pod = format!("kubepods/besteffort/pod{UID}");
     files.scope().limit_child(&pod, 48 * MIB).unwrap();
     files.config["memoryHook"] = json!("sampler");
@@ -98,8 +97,7 @@ fn a_pod_at_its_own_limit_is_told_apart() {
 // R47, R48
 #[test]
 fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
-    skip_if!(no_bpf());
-    let (files, container) = node("scopelimit", 192);
+    let (files, container) = with_bpf!(node("scopelimit", 192));
     let _agent = files.start(&["--shadow"]);
     Hog::until_killed(&container, &["--mib", "400", "--rate", "200"]);
     let kill = files.oom_kill().expect("it is in the journal");
@@ -117,8 +115,7 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
 // R48
 #[test]
 fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
-    skip_if!(no_bpf());
-    let (mut files, container) = node("asked", 192);
+    let (mut files, container) = with_bpf!(node("asked", 192));
     files.soft("160Mi");
     files.config["evictionHard"] = json!({ "memory.available": "0%" });
     files.config["evictionMaxPodGracePeriod"] = json!(30);

@@ -56,8 +56,7 @@ fn every_missing_right_is_named() {
 /// A token that expires between two evictions: the file is read again.
 #[test]
 fn an_eviction_survives_its_token() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("token").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("token").unwrap());
     member.server.state().token = Some("first".into());
     let _agent = member.start().unwrap();
     member.server.state().token = Some("second".into());
@@ -68,8 +67,7 @@ fn an_eviction_survives_its_token() {
 /// A right that is missing for good: tried a few times, given up, and said; the agent goes on.
 #[test]
 fn a_report_that_is_forbidden_is_given_up_in_the_end() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("forbidden").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("forbidden").unwrap());
     let forbidden = InjectedFault::Status(403);
     member.server.fails("DELETE", "/pods/wild", 100, forbidden);
     let _agent = member.start().unwrap();
@@ -81,8 +79,7 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
 /// Bad input: one line that names the field, exit code 2.
 #[test]
 fn an_unusable_kubeconfig_is_bad_input() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("badkube", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("badkube", 256).unwrap());
     member.config["cluster"]["kubeconfig"] = json!(member.dir().join("nowhere"));
     let stderr = agent::refused(&["run"], &[("--config", &member.write().unwrap())]);
     let last = stderr.lines().last().unwrap();
@@ -113,8 +110,7 @@ fn thresholds_come_from_the_kubelets_file() {
 /// The kubelet's drop-ins, from a directory that comes after the agent, as they come, change and go.
 #[test]
 fn drop_ins_of_the_kubelet_are_followed() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("dropins", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("dropins", 256).unwrap());
     let kubelet = member.dir().join("kubelet.yaml");
     let directory = member.dir().join("kubelet.conf.d");
     fs::write(&kubelet, "evictionHard: {memory.available: 40Mi}\n").unwrap();
@@ -162,8 +158,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
 /// just been started.
 #[test]
 fn thresholds_come_from_the_running_kubelet() {
-    skip_if!(not_root());
-    let (mut member, wild) = ClusterNode::with_wild("configz").unwrap();
+    let (mut member, wild) = as_root!(ClusterNode::with_wild("configz").unwrap());
     let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
     let recorded = fs::read_to_string(recordings.join("kubelet/configz.json"));
     let mut configz: Value = serde_json::from_str(&recorded.unwrap()).unwrap();

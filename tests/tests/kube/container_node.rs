@@ -13,8 +13,7 @@ fn see_only(node: &Path, root: &Path) -> std::io::Result<()> {
 /// Its memory is the container's limit, and a pod is known from its first moment on, long before all directories are compared.
 #[test]
 fn a_pod_of_a_node_that_is_a_container_is_seen_and_evicted() {
-    skip_if!(no_bpf());
-    let mut member = ClusterNode::new("container", 256).unwrap();
+    let mut member = with_bpf!(ClusterNode::new("container", 256).unwrap());
     member.config.as_object_mut().unwrap().remove("scope");
     let config = member.write().unwrap();
     let (root, _) = memory_root().unwrap();

@@ -9,8 +9,7 @@ const WILD: [&str; 2] = ["--mib", "1024"];
 // R45: kubernetes#69676. Nothing else says on the pod that its own limit was the reason.
 #[test]
 fn a_pod_at_its_own_limit_has_an_event() {
-    skip_if!(no_bpf());
-    let member = ClusterNode::new("ownlimit", 512).unwrap();
+    let member = with_bpf!(ClusterNode::new("ownlimit", 512).unwrap());
     let tight = member.pod("tight", 1, "Burstable", 0, None).unwrap();
     let uid = ClusterNode::uid(1);
     let pod = format!("kubepods/burstable/pod{uid}");
@@ -53,8 +52,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
 #[test]
 fn pods_whose_sigkill_is_refused_live_on() {
     const CAP_KILL: libc::c_ulong = 5;
-    skip_if!(not_root());
-    let member = ClusterNode::new("unkillable", 256).unwrap();
+    let member = as_root!(ClusterNode::new("unkillable", 256).unwrap());
     let mut hogs = [1, 2, 3, 4].map(|number| {
         let cgroup = member.best_effort(&format!("pod-{number}"), number);
         if cgroup.join("cgroup.kill").exists() {
@@ -101,8 +99,7 @@ fn only_event(member: &ClusterNode, reason: &str, kind: &str) -> Value {
 // R9, R14, R18, R42: who goes is decided on what the API says of the pods, and the API hears of it in the right order.
 #[test]
 fn killed_first_then_told() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("told", 256).unwrap();
+    let member = as_root!(ClusterNode::new("told", 256).unwrap());
     let pod = |name, number, qos, priority, request| {
         let pod = member.pod(name, number, qos, priority, request);
         pod.unwrap()
@@ -184,8 +181,7 @@ const STATUS: &str = "/pods/wild/status";
 // R18: what looks for pods that the kubelet has evicted finds those of evictd.
 #[test]
 fn an_evicted_pod_stays_where_that_is_wanted() {
-    skip_if!(not_root());
-    let (member, agent) = with_failed_pod("failed", None, "failed");
+    let (member, agent) = as_root!(with_failed_pod("failed", None, "failed"));
     {
         let state = member.server.state();
         assert_eq!(state.count("DELETE", ""), 0);
@@ -231,8 +227,7 @@ fn a_status_that_is_refused_gives_way_to_the_delete() {
 /// The kubelet has written a status of its own before it saw the eviction's: the killed containers would start again.
 #[test]
 fn a_pod_that_the_kubelet_takes_back_is_deleted() {
-    skip_if!(not_root());
-    let (member, agent) = with_failed_pod("takenback", None, "failed");
+    let (member, agent) = as_root!(with_failed_pod("takenback", None, "failed"));
     let pod = apiserver::pod("wild", &ClusterNode::uid(1), "BestEffort", 0, None);
     member.server.state().put_pod(pod);
     assert!(member.wait(SOON, |m| m.server.count("DELETE", "/pods/wild") == 1));
@@ -263,8 +258,7 @@ fn is_told_once(member: &ClusterNode, deletes: usize) {
 // R42: nothing is lost when the API is away, and nothing is told twice.
 #[test]
 fn an_outage_delays_the_report_and_nothing_else() {
-    skip_if!(not_root());
-    let (mut member, _agent) = evicted_in_an_outage("outage");
+    let (mut member, _agent) = as_root!(evicted_in_an_outage("outage"));
     member.server.come_back().unwrap();
     is_told_once(&member, 1);
 }
@@ -272,8 +266,7 @@ fn an_outage_delays_the_report_and_nothing_else() {
 // R42: killed between the journal and the API, the next agent goes on; the one after it has nothing left to say.
 #[test]
 fn a_crash_in_between_costs_nothing() {
-    skip_if!(not_root());
-    let (mut member, agent) = evicted_in_an_outage("crash");
+    let (mut member, agent) = as_root!(evicted_in_an_outage("crash"));
     agent.kill();
     member.server.come_back().unwrap();
     let agent = member.start().unwrap();
@@ -308,8 +301,7 @@ fn is_told_and_no_more(mut member: ClusterNode) {
 // The machine was started anew before the API server had heard of it, and the kubelet runs the pod again.
 #[test]
 fn an_eviction_of_another_boot_ends_no_pod() {
-    skip_if!(not_root());
-    let (member, agent) = evicted_in_an_outage("reboot");
+    let (member, agent) = as_root!(evicted_in_an_outage("reboot"));
     drop(agent);
     let other = "00000000-0000-4000-8000-000000000000";
     rewrite_journal(&member, &boot_id(), other);
@@ -343,8 +335,7 @@ fn an_old_eviction_ends_no_pod_that_runs_anew() {
 // R42: the server has done it and its answer is lost, then the agent is; the second time changes nothing.
 #[test]
 fn a_lost_answer_is_asked_for_again_without_harm() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("lost").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("lost").unwrap());
     let lost = InjectedFault::Lost;
     member.server.fails("POST", "/default/events", 1, lost);
     let agent = member.start().unwrap();
@@ -361,8 +352,7 @@ fn a_lost_answer_is_asked_for_again_without_harm() {
 // A new pod of the same name is never touched.
 #[test]
 fn a_pod_of_the_same_name_is_left_alone() {
-    skip_if!(not_root());
-    let (mut member, _agent) = evicted_in_an_outage("samename");
+    let (mut member, _agent) = as_root!(evicted_in_an_outage("samename"));
     let uid = ClusterNode::uid(2);
     {
         let mut state = member.server.state();
@@ -382,8 +372,7 @@ fn a_pod_of_the_same_name_is_left_alone() {
 // R42: overloaded, failing, silent: asked again until it works.
 #[test]
 fn trouble_is_outlasted() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("trouble").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("trouble").unwrap());
     for code in [429, 500, 503] {
         let busy = InjectedFault::Status(code);
         member.server.fails("DELETE", "/pods/wild", 1, busy);
@@ -401,8 +390,7 @@ fn trouble_is_outlasted() {
 // comes later.
 #[test]
 fn without_an_api_server_the_cgroups_tell() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("blind", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("blind", 256).unwrap());
     let wild = member.pod("wild", 1, "Burstable", 0, Some("16Mi")).unwrap();
     let file = member.cgroup_of(ClusterNode::HASH, "BestEffort").unwrap();
     let mut of_file = Hog::start(&file, &["--mib", "60"]).unwrap();
@@ -422,8 +410,7 @@ fn without_an_api_server_the_cgroups_tell() {
 // most from the start.
 #[test]
 fn who_is_not_known_yet_goes_after_all_others() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("notknown", 256).unwrap();
+    let member = as_root!(ClusterNode::new("notknown", 256).unwrap());
     let important = member.pod("important", 1, "Burstable", 1000, Some("100Mi"));
     let important = important.unwrap();
     let uids = [1, 2].map(ClusterNode::uid);
@@ -464,8 +451,7 @@ fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
 // R12: on the fast path as everywhere. The API server has only the mirror pod, and to delete that ends nothing.
 #[test]
 fn a_static_pod_goes_by_its_priority() {
-    skip_if!(not_root());
-    let (member, _agent, mut hogs) = with_static_pod("static", "evictd");
+    let (member, _agent, mut hogs) = as_root!(with_static_pod("static", "evictd"));
     hogs[0].killed();
     assert_eq!(member.outcomes(1), ["static"]);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(9));
@@ -478,8 +464,7 @@ fn a_static_pod_goes_by_its_priority() {
 /// The kubelet takes every pod of the API server for one of the API server's, whatever that pod's author has written on it.
 #[test]
 fn a_pod_that_calls_itself_static_is_deleted() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("callsitself").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("callsitself").unwrap());
     let mut pod = apiserver::pod("wild", &ClusterNode::uid(1), "BestEffort", 0, None);
     pod["metadata"]["annotations"] = json!({"kubernetes.io/config.source": "file"});
     member.server.state().put_pod(pod);
@@ -491,8 +476,7 @@ fn a_pod_that_calls_itself_static_is_deleted() {
 // R12
 #[test]
 fn the_kubelets_mode_evicts_no_static_pod() {
-    skip_if!(not_root());
-    let (member, _agent, mut hogs) = with_static_pod("staticno", "kubelet");
+    let (member, _agent, mut hogs) = as_root!(with_static_pod("staticno", "kubelet"));
     hogs[1].killed();
     assert_eq!(member.outcomes(1).len(), 1);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
@@ -504,8 +488,7 @@ fn the_kubelets_mode_evicts_no_static_pod() {
 // R42, R43
 #[test]
 fn a_pod_that_the_kubelet_evicts_is_enough() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("beside", 256).unwrap();
+    let member = as_root!(ClusterNode::new("beside", 256).unwrap());
     let first = member.best_effort("first", 1);
     let second = member.best_effort("second", 2);
     let mut hogs = [first, second].map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
@@ -535,8 +518,7 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
 /// A server that answers for pods and not for policies: no agent of this node has known any.
 #[test]
 fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("unruled", 256).unwrap();
+    let member = as_root!(ClusterNode::new("unruled", 256).unwrap());
     let pods = [("first", 1), ("second", 2)].map(|(name, number)| member.best_effort(name, number));
     let mut hogs = pods.map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
     assert!(member.cgroup.holds(205));
@@ -559,8 +541,7 @@ fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
 // R42
 #[test]
 fn an_evicted_pod_that_does_not_die_has_an_event() {
-    skip_if!(not_root());
-    let (mut member, wild) = ClusterNode::with_wild("undying").unwrap();
+    let (mut member, wild) = as_root!(ClusterNode::with_wild("undying").unwrap());
     let shown = listen(&mut member.config, "metricsAddress");
     let agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "220", "--rate", "200", "--wait"]).unwrap();
@@ -589,8 +570,7 @@ fn an_evicted_pod_that_does_not_die_has_an_event() {
 /// A pod that both evict is evictd's, and is not counted as the kubelet's.
 #[test]
 fn a_pod_that_both_evict_is_not_counted_as_the_kubelets() {
-    skip_if!(not_root());
-    let (mut member, wild) = ClusterNode::with_wild("both").unwrap();
+    let (mut member, wild) = as_root!(ClusterNode::with_wild("both").unwrap());
     let shown = listen(&mut member.config, "metricsAddress");
     let mut agent = member.start().unwrap();
     member.evicts(&wild, "deleted");
@@ -619,8 +599,7 @@ fn a_pod_that_both_evict_is_not_counted_as_the_kubelets() {
 /// A pod that came while the watch was away has only a cgroup; its name is asked for, and it is deleted.
 #[test]
 fn a_pod_of_which_no_watch_has_told_is_deleted() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("unwatched", 256).unwrap();
+    let member = as_root!(ClusterNode::new("unwatched", 256).unwrap());
     let _agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| m.server.state().watches() > 0));
     {
@@ -643,8 +622,7 @@ fn a_pod_of_which_no_watch_has_told_is_deleted() {
 /// A namespace that is being deleted takes no Event: that is no refusal, and the node's Event tells.
 #[test]
 fn a_namespace_that_is_being_deleted_takes_no_event() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("terminating").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("terminating").unwrap());
     let terminating = InjectedFault::Terminating;
     member.server.fails("POST", "/events", 1, terminating);
     let _agent = member.start().unwrap();
@@ -677,8 +655,7 @@ fn a_refused_delete_uses_up_no_attempts_of_the_event() {
 /// A namespace whose Events are refused for now keeps no other eviction from being told.
 #[test]
 fn one_namespaces_events_hold_up_no_other() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("crowded", 256).unwrap();
+    let member = as_root!(ClusterNode::new("crowded", 256).unwrap());
     let uid = ClusterNode::uid(1);
     let mut shop = apiserver::pod("first", &uid, "BestEffort", 0, None);
     shop["metadata"]["namespace"] = "shop".into();
@@ -712,8 +689,7 @@ fn limit_files(agent: &Agent, limit: Option<&libc::rlimit>) -> libc::rlimit {
 /// A pod that cannot be opened is told, counted, and evicted once it can be.
 #[test]
 fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("unopened", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("unopened", 256).unwrap());
     let address = listen(&mut member.config, "metricsAddress");
     let calm = member.pod("calm", 1, "Guaranteed", 0, Some("64Mi"));
     let calm = calm.unwrap();

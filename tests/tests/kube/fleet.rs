@@ -257,8 +257,7 @@ fn a_report_that_fails_is_noticed() {
 /// does not.
 #[test]
 fn a_paused_fleet_holds_back_what_is_not_urgent() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("fleet", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("fleet", 256).unwrap());
     let map = format!("{SPACE}/{NAME}");
     member.config["cluster"]["fleetBrake"] = json!({"configMap": map, "slowInterval": "1s"});
     let until = Timestamp::now() + SignedDuration::from_mins(10);

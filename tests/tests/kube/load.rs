@@ -90,8 +90,7 @@ fn forget(member: &ClusterNode) {
 
 #[test]
 fn the_load_of_one_agent_is_what_the_page_says() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("load", 512).unwrap();
+    let mut member = as_root!(ClusterNode::new("load", 512).unwrap());
     member.config["evictionPressureTransitionPeriod"] = "10s".into();
     // Each pressure has its taint: more requests than with the default.
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});

@@ -9,8 +9,7 @@ const FULL: &str = "EvictdDiskPressure";
 // R5, R6: the pod is asked, with the smaller grace period; the one that its budget protects is passed over.
 #[test]
 fn a_soft_threshold_goes_by_the_eviction_api() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("softapi", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("softapi", 256).unwrap());
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(3);
@@ -68,8 +67,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
 /// It uses up the node's rate, goes on growing, and no other pod may go.
 #[test]
 fn a_pod_that_was_asked_goes_at_the_hard_threshold() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("askedhard", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("askedhard", 256).unwrap());
     member.config["evictionSoft"] = json!({ "memory.available": "200Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(600);
@@ -103,8 +101,7 @@ fn a_pod_that_was_asked_goes_at_the_hard_threshold() {
 /// No limit counts a pod that the API server no longer has.
 #[test]
 fn a_pod_that_was_gone_uses_up_no_rate() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("askedgone", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("askedgone", 256).unwrap());
     member.config["evictionSoft"] = json!({ "memory.available": "200Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionRates"] = json!({"node": {"evictions": 1, "period": "1h"}});
@@ -129,8 +126,7 @@ fn a_pod_that_was_gone_uses_up_no_rate() {
 // R12, R47: shadow mode names the pod that live mode would ask; the API server cannot end a static one.
 #[test]
 fn shadow_mode_asks_no_static_pod() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("softstatic", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("softstatic", 256).unwrap());
     member.config["shadow"] = true.into();
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });

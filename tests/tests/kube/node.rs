@@ -38,8 +38,7 @@ fn pressed(name: &str, period: &str) -> (ClusterNode, Agent) {
 // R6, R7, R24: at once, for as long as the transition period, and without touching what is not ours.
 #[test]
 fn condition_and_taint_come_and_go() {
-    skip_if!(not_root());
-    let (member, _agent) = pressed("comes", "2s");
+    let (member, _agent) = as_root!(pressed("comes", "2s"));
     assert!(member.server.wait(SOON, says), "it says so");
     // R17, R29: the pod that comes back at once finds the taint.
     std::thread::sleep(Duration::from_millis(500));
@@ -61,8 +60,7 @@ fn condition_and_taint_come_and_go() {
 // An upgrade under pressure: what holds is taken over, and goes when its time is over.
 #[test]
 fn the_next_agent_takes_over_what_holds() {
-    skip_if!(not_root());
-    let (member, mut agent) = pressed("takeover", "4s");
+    let (member, mut agent) = as_root!(pressed("takeover", "4s"));
     assert!(member.server.wait(SOON, says));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert!(says(&member.server.state()), "the pressure is not over");
@@ -79,9 +77,8 @@ fn the_next_agent_takes_over_what_holds() {
 // The pod is dead within milliseconds: the condition says so for its period, and no taint leads other pods away.
 #[test]
 fn a_pressure_of_a_moment_sets_no_taint() {
-    skip_if!(not_root());
     let taint = json!({"setAfter": "2s"});
-    let (member, _agent) = pressed_with("moment", "4s", taint);
+    let (member, _agent) = as_root!(pressed_with("moment", "4s", taint));
     assert!(member.server.wait(SOON, has_condition));
     assert!(member.server.wait(SOON, |s| !has_condition(s)));
     let state = member.server.state();
@@ -93,8 +90,7 @@ fn a_pressure_of_a_moment_sets_no_taint() {
 // R7
 #[test]
 fn the_next_agent_cleans_up_after_a_crash() {
-    skip_if!(not_root());
-    let (member, agent) = pressed("crashed", "3s");
+    let (member, agent) = as_root!(pressed("crashed", "3s"));
     assert!(member.server.wait(SOON, says));
     agent.kill();
     let _agent = member.start().unwrap();
@@ -148,8 +144,7 @@ fn set_shadow(member: &mut ClusterNode, agent: &Agent, shadow: bool) {
 // R47: an agent that starts in shadow mode and leaves it cleans up as one that starts afterwards.
 #[test]
 fn what_was_left_goes_when_shadow_mode_is_over() {
-    skip_if!(not_root());
-    let (mut member, mut agent) = pressed("unshadowed", "2s");
+    let (mut member, mut agent) = as_root!(pressed("unshadowed", "2s"));
     assert!(member.server.wait(SOON, says));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     member.config["shadow"] = true.into();
@@ -164,8 +159,7 @@ fn what_was_left_goes_when_shadow_mode_is_over() {
 // R47: shadow mode that comes while something is on the node tries to write nothing, and holds up no end.
 #[test]
 fn shadow_mode_leaves_alone_what_is_there() {
-    skip_if!(not_root());
-    let (mut member, agent) = pressed("shadowed", "8s");
+    let (mut member, agent) = as_root!(pressed("shadowed", "8s"));
     assert!(member.server.wait(SOON, says));
     drop(agent);
     let mut agent = member.start().unwrap();
@@ -371,8 +365,7 @@ fn a_condition_that_is_written_again_has_its_time() {
 // Another writer changes the node between reading and writing, and the server fails for a while.
 #[test]
 fn conflicts_and_failures_are_outlasted() {
-    skip_if!(not_root());
-    let (mut member, wild) = ClusterNode::with_wild("conflict").unwrap();
+    let (mut member, wild) = as_root!(ClusterNode::with_wild("conflict").unwrap());
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     member.config["evictionPressureTransitionPeriod"] = "5m".into();
     let _agent = member.start().unwrap();
@@ -386,8 +379,7 @@ fn conflicts_and_failures_are_outlasted() {
 
 #[test]
 fn the_taint_can_be_switched_off() {
-    skip_if!(not_root());
-    let (member, _agent) = pressed_with("notaint", "5m", false.into());
+    let (member, _agent) = as_root!(pressed_with("notaint", "5m", false.into()));
     assert!(member.server.wait(SOON, has_condition));
     assert_eq!(member.server.state().taints(), ["example.org/kept"]);
 }

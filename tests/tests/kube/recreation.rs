@@ -33,8 +33,7 @@ fn has_taint(state: &State) -> bool {
 
 #[test]
 fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
-    skip_if!(not_root());
-    let mut member = node("comeback");
+    let mut member = as_root!(node("comeback"));
     let address = listen(&mut member.config, "metricsAddress");
     let recreations = |count: usize| {
         let line = format!("evictd_recreations_total {count}");
@@ -74,8 +73,7 @@ fn recreations(member: &ClusterNode) -> Vec<(u32, u64)> {
 // R17, R29
 #[test]
 fn the_door_stays_shut_when_the_agent_is_killed() {
-    skip_if!(not_root());
-    let member = node("comekill");
+    let member = as_root!(node("comekill"));
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
     for number in 1..=4 {

@@ -64,8 +64,7 @@ impl Served {
 // R48
 #[test]
 fn metrics_are_read_by_those_who_may() {
-    skip_if!(not_root());
-    let served = Served::new("scrapers");
+    let served = as_root!(Served::new("scrapers"));
     let knows = |token: &str, user: &str, may| {
         let scrapers = &mut served.node.server.state().scrapers;
         scrapers.insert(token.to_owned(), (user.to_owned(), may));
@@ -94,8 +93,7 @@ fn metrics_are_read_by_those_who_may() {
 /// No client is let in without an answer, and one that waits for it holds up no other.
 #[test]
 fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
-    skip_if!(not_root());
-    let served = Served::new("unreviewed");
+    let served = as_root!(Served::new("unreviewed"));
     let scrapers = [("known".to_owned(), ("prometheus".to_owned(), true))];
     served.node.server.state().scrapers.extend(scrapers);
     let _agent = served.node.start().unwrap();
@@ -123,8 +121,7 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
 /// A certificate that was renewed is taken without a restart; one that cannot be used changes nothing.
 #[test]
 fn a_renewed_certificate_is_taken() {
-    skip_if!(not_root());
-    let mut served = Served::new("renewed");
+    let mut served = as_root!(Served::new("renewed"));
     served.node.config["metricsTls"]["authorization"] = json!(false);
     let agent = served.node.start().unwrap();
     assert_eq!(served.status(None), "200");
@@ -144,8 +141,7 @@ fn a_renewed_certificate_is_taken() {
 /// Without files the agent has a certificate of its own.
 #[test]
 fn without_files_the_certificate_is_the_agents_own() {
-    skip_if!(not_root());
-    let mut served = Served::new("selfsigned");
+    let mut served = as_root!(Served::new("selfsigned"));
     served.node.config["metricsTls"] = json!({});
     let _agent = served.node.start().unwrap();
     let refused = served.authority.connect(served.address).unwrap_err();
@@ -156,8 +152,7 @@ fn without_files_the_certificate_is_the_agents_own() {
 /// Bad input: one line that names the field, exit code 2.
 #[test]
 fn what_cannot_be_used_is_named() {
-    skip_if!(not_root());
-    let served = Served::new("badtls");
+    let served = as_root!(Served::new("badtls"));
     let dir = served.node.dir();
     let (_, other) = served.authority.server_pem(&["127.0.0.1"]).unwrap();
     fs::write(dir.join("other.key"), other).unwrap();

@@ -25,8 +25,7 @@ fn writes(state: &State) -> Vec<String> {
 // R47
 #[test]
 fn shadow_mode_sends_nothing_but_events() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("shadow", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("shadow", 256).unwrap());
     member.config["shadow"] = true.into();
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     let wild = member.best_effort("wild", 1);
@@ -76,8 +75,7 @@ fn shadow_mode_sends_nothing_but_events() {
 // R49
 #[test]
 fn a_static_pod_is_not_held_against_the_pod_that_would_be_asked() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("softshadow", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("softshadow", 256).unwrap());
     member.config["shadow"] = true.into();
     member.config["evictionSoft"] = json!({"memory.available": "120Mi"});
     member.config["evictionSoftGracePeriod"] = json!({"memory.available": "1s"});

@@ -616,8 +616,7 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
 // R5, R42: what limits count and what users see is not lost because the agent ends between the DELETE and its answer.
 #[test]
 fn the_end_waits_for_a_delete_that_is_out() {
-    skip_if!(not_root());
-    let (mut member, wild) = ClusterNode::with_wild("softend").unwrap();
+    let (mut member, wild) = as_root!(ClusterNode::with_wild("softend").unwrap());
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     let slow = InjectedFault::Slow(Duration::from_secs(2));

@@ -21,8 +21,7 @@ fn an_eviction_is_reported(member: &ClusterNode, wild: &Path) {
 
 #[test]
 fn a_kubeconfig_with_an_authority() {
-    skip_if!(not_root());
-    let (member, wild) = with_tls("tls");
+    let (member, wild) = as_root!(with_tls("tls"));
     let _agent = member.start().unwrap();
     an_eviction_is_reported(&member, &wild);
 }
@@ -30,8 +29,7 @@ fn a_kubeconfig_with_an_authority() {
 /// The cluster's authority is rotated while the agent runs: the file with it is read again.
 #[test]
 fn an_authority_that_is_rotated_is_trusted() {
-    skip_if!(not_root());
-    let (mut member, wild) = with_tls("rotated");
+    let (mut member, wild) = as_root!(with_tls("rotated"));
     let _agent = member.start().unwrap();
     let has_begun = |m: &ClusterNode| m.server.state().watches() > 1;
     assert!(member.wait(SOON, has_begun));
@@ -50,8 +48,7 @@ fn an_authority_that_is_rotated_is_trusted() {
 /// Without TLS, on a machine that has no certificates of authorities.
 #[test]
 fn plain_http_needs_no_authority() {
-    skip_if!(not_root());
-    let (member, wild) = ClusterNode::with_wild("plain").unwrap();
+    let (member, wild) = as_root!(ClusterNode::with_wild("plain").unwrap());
     let config = member.write().unwrap();
     let _agent = Agent::start_as(&config, &[], |command| {
         let none = member.dir().join("none");
@@ -67,8 +64,7 @@ fn plain_http_needs_no_authority() {
 /// As a DaemonSet's pod finds it: two variables, and three files at a fixed place.
 #[test]
 fn the_service_account_of_a_pod() {
-    skip_if!(not_root());
-    let (mut member, wild) = with_tls("account");
+    let (mut member, wild) = as_root!(with_tls("account"));
     member.server.state().token = Some("mounted".into());
     let account = member.dir().join("kubernetes.io/serviceaccount");
     fs::create_dir_all(&account).unwrap();
@@ -105,8 +101,7 @@ fn mount_account(from: &Path) -> std::io::Result<()> {
 /// A server that is not the cluster's: the agent does its work with what the cgroups tell, and sends nothing there.
 #[test]
 fn an_untrusted_certificate() {
-    skip_if!(not_root());
-    let (member, wild) = with_tls("distrust");
+    let (member, wild) = as_root!(with_tls("distrust"));
     fs::write(member.dir().join("ca.crt"), Authority::new().unwrap().pem()).unwrap();
     let _agent = member.start().unwrap();
     Hog::until_killed(&wild, &["--mib", "1024"]);

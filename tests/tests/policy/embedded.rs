@@ -86,8 +86,7 @@ fn never() -> Value {
 // R12, R34
 #[test]
 fn a_spared_pod_outlives_a_smaller_one() {
-    skip_if!(not_root());
-    let ruled = Ruled::new("emspare", "", &never());
+    let ruled = as_root!(Ruled::new("emspare", "", &never()));
     let _agent = ruled.files.start(&[]);
     let mut db = ruled.grown("db", 120);
     ruled.hog("web", "100").killed();
@@ -100,7 +99,6 @@ fn a_spared_pod_outlives_a_smaller_one() {
 // R12, R34
 #[test]
 fn a_shortage_for_which_every_pod_is_denied_is_logged() {
-    skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 1024));
     let mut ruled = Ruled::new("emdenied", "", &evict("Never"));
     ruled.files.config["filesystems"] = json!({"nodefs": disk.path()});
@@ -174,8 +172,7 @@ fn a_victim_behind_many_spared_pods_is_reported() {
 // R12, R13
 #[test]
 fn top_shows_the_order_that_policies_leave() {
-    skip_if!(not_root());
-    let ruled = Ruled::new("emtop", "", &never());
+    let ruled = as_root!(Ruled::new("emtop", "", &never()));
     let agent = ruled.files.start(&[]);
     let _db = ruled.hog("db", "60");
     let _web = ruled.hog("web", "30");
@@ -263,8 +260,7 @@ fn a_gate_opens_while_the_node_is_short() {
 
 #[test]
 fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
-    skip_if!(not_root());
-    let mut ruled = Ruled::new("embad", "", &evict("Sometimes"));
+    let mut ruled = as_root!(Ruled::new("embad", "", &evict("Sometimes")));
     let address = listen(&mut ruled.files.config, "metricsAddress");
     let stderr = ruled.files.refused();
     let expected = "policies/db.yaml: db: spec.rules[0].evict: \"Sometimes\": must be one of Always, Never, When";
@@ -289,8 +285,7 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
 
 #[test]
 fn a_file_pauses_the_agent() {
-    skip_if!(not_root());
-    let ruled = Ruled::new("empause", "", &evict("Always"));
+    let ruled = as_root!(Ruled::new("empause", "", &evict("Always")));
     let _agent = ruled.files.start(&[]);
     let pause = ruled.files.dir().join("state/pause");
     fs::write(&pause, "").unwrap();

@@ -82,11 +82,10 @@ fn database(name: &str, period: u64) -> (Node, Vec<Hog>, Box<PodTable>) {
 // R12, R38
 #[test]
 fn a_pod_that_the_policies_deny_is_passed_over() {
-    skip_if!(not_root());
-    let (node, mut hogs) = pods(
+    let (node, mut hogs) = as_root!(pods(
         "polspare",
         &[("big", "100"), ("late", "80"), ("small", "40")],
-    );
+    ));
     let table = node.table();
     set(&table, "big", Permission::Never, 0, &[]);
     // Its permission has run out, and it was not renewed.
@@ -103,8 +102,7 @@ fn a_pod_that_the_policies_deny_is_passed_over() {
 // R38: a permission counts from the moment it is given, without a new table.
 #[test]
 fn a_permission_counts_at_once() {
-    skip_if!(not_root());
-    let (node, mut hogs) = pods("polflip", &[("big", "200")]);
+    let (node, mut hogs) = as_root!(pods("polflip", &[("big", "200")]));
     let table = node.table();
     let entry = Arc::clone(&table.entries[0]);
     entry.permit.set(Permission::NotNow, 0, &[]);
@@ -117,11 +115,10 @@ fn a_permission_counts_at_once() {
 
 #[test]
 fn a_lower_order_goes_first_among_those_above_their_request() {
-    skip_if!(not_root());
-    let (node, mut hogs) = pods(
+    let (node, mut hogs) = as_root!(pods(
         "polorder",
         &[("big", "120"), ("middle", "80"), ("small", "60")],
-    );
+    ));
     let table = node.table();
     set(&table, "big", Permission::Always, 10, &[]);
     set(&table, "small", Permission::Always, -10, &[]);
@@ -134,9 +131,8 @@ fn a_lower_order_goes_first_among_those_above_their_request() {
 // R32: one DB server at a time.
 #[test]
 fn a_group_gives_no_more_than_its_limit() {
-    skip_if!(not_root());
     let minute = 60_000_000_000;
-    let (node, mut hogs, table) = database("polgroup", minute);
+    let (node, mut hogs, table) = as_root!(database("polgroup", minute));
     let watched = node.watched_with(table, Options::at(400));
     watched.evicts("db-1");
     watched.evicts("web");
@@ -147,9 +143,8 @@ fn a_group_gives_no_more_than_its_limit() {
 /// Shadow mode tells what live mode would do: no more pods than a limit lets go; live mode begins with an unused one.
 #[test]
 fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
-    skip_if!(not_root());
     let hour = 3_600_000_000_000;
-    let (node, mut hogs, table) = database("polshadow", hour);
+    let (node, mut hogs, table) = as_root!(database("polshadow", hour));
     let entries = table.entries.clone();
     let used = |name: &str| {
         let entry = entries.iter().find(|e| e.pod.name == name).unwrap();
@@ -181,8 +176,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
 
 #[test]
 fn a_pause_holds_all_pods() {
-    skip_if!(not_root());
-    let (node, mut hogs) = pods("polpause", &[("big", "200")]);
+    let (node, mut hogs) = as_root!(pods("polpause", &[("big", "200")]));
     node.limiter.pause(true);
     node.limiter.set_last_resort(LastResort::Any);
     let watched = node.watched(Options::at(400));
@@ -196,8 +190,7 @@ fn a_pause_holds_all_pods() {
 // R38
 #[test]
 fn what_is_not_urgent_waits_for_policies() {
-    skip_if!(not_root());
-    let (node, mut hogs) = pods("polawait", &[("big", "200")]);
+    let (node, mut hogs) = as_root!(pods("polawait", &[("big", "200")]));
     node.limiter.await_policies(u64::MAX);
     let watched = node.watched(Options::at(400));
     for is_paused in [false, true, false] {
@@ -212,8 +205,7 @@ fn what_is_not_urgent_waits_for_policies() {
 
 #[test]
 fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
-    skip_if!(not_root());
-    let (mut node, mut hogs) = pods("pollast", &[("never", "150"), ("when", "60")]);
+    let (mut node, mut hogs) = as_root!(pods("pollast", &[("never", "150"), ("when", "60")]));
     let grows = node.best_effort("grows");
     node.limiter.set_last_resort(LastResort::Any);
     let table = node.table();

@@ -30,9 +30,8 @@ fn rate(evictions: u32, hours: u64) -> Option<Rate> {
 /// A condition on the usage holds when the pod has grown, and no longer when it has shrunk.
 #[test]
 fn usage_is_read_anew() {
-    skip_if!(not_root());
     let spec = json!({"rules": [{"name": "r", "evict": "When", "when": "pod.usage.memory > 16 * 1024 * 1024"}]});
-    let kept = keep("limitusage", 1, vec![policy("p", spec)]);
+    let kept = as_root!(keep("limitusage", 1, vec![policy("p", spec)]));
     assert!(!may_go(&kept, 0));
     let dir = kept.entry(&pod(0)).killer.path().to_owned();
     let hog = Hog::start(&dir, &["--mib", "24"]).unwrap();
@@ -44,9 +43,8 @@ fn usage_is_read_anew() {
 // R38
 #[test]
 fn limits_keep_enough_of_a_group_here() {
-    skip_if!(not_root());
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
-    let mut kept = keep("gateleast", 4, vec![policy("p", always(&limits))]);
+    let mut kept = as_root!(keep("gateleast", 4, vec![policy("p", always(&limits))]));
     assert!(
         (0..4).all(|pod| may_go(&kept, pod)),
         "four of them, two to stay"
@@ -76,9 +74,8 @@ fn limits_keep_enough_of_a_group_here() {
 /// The kubelet starts some pods again under their UID: static ones, and those whose DELETE is refused.
 #[test]
 fn a_pod_that_runs_anew_is_available_again() {
-    skip_if!(not_root());
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
-    let kept = keep("gateanew", 3, vec![policy("p", always(&limits))]);
+    let kept = as_root!(keep("gateanew", 3, vec![policy("p", always(&limits))]));
     let first = kept.entry(&pod(0));
     kept.evaluator.limiter().charge(&**first, monotonic_ns());
     kept.evaluator.refresh_evicted(true);
@@ -97,8 +94,7 @@ fn a_pod_that_runs_anew_is_available_again() {
 // R38
 #[test]
 fn rates_hold_for_the_node_and_for_each_owner() {
-    skip_if!(not_root());
-    let mut node = Node::new("gaterates", 64).unwrap();
+    let mut node = as_root!(Node::new("gaterates", 64).unwrap());
     for (name, set) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
         node.pod(name, QosClass::Burstable, 0, 0);
         node.edit(name, |pod| pod.owner = Some(owner("StatefulSet", set)));
@@ -222,9 +218,8 @@ fn limits_that_do_not_count_any_more_make_room() {
 /// What shadow mode has chosen is not there for as long as its pressure lasts, and the next agent does not know of it.
 #[test]
 fn what_shadow_mode_has_chosen_is_not_available() {
-    skip_if!(not_root());
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
-    let mut kept = keep("limitshadow", 3, vec![policy("p", always(&limits))]);
+    let mut kept = as_root!(keep("limitshadow", 3, vec![policy("p", always(&limits))]));
     let limiter = Arc::clone(kept.evaluator.limiter());
     let now = monotonic_ns();
     limiter.charge_in_shadow(&**kept.entry(&pod(0)), now, ShadowChooser::Manager);
@@ -296,8 +291,7 @@ fn the_more_sparing_of_equals_decides() {
 /// What an earlier agent has evicted counts as if this one had done it, also for policies that come later.
 #[test]
 fn what_was_evicted_before_counts() {
-    skip_if!(not_root());
-    let mut node = Node::new("limitpast", 64).unwrap();
+    let mut node = as_root!(Node::new("limitpast", 64).unwrap());
     for (name, app) in [("a", "db"), ("b", "db"), ("c", "web"), ("gone", "db")] {
         node.pod(name, QosClass::Burstable, 0, 0);
         node.edit(name, |pod| {

@@ -73,8 +73,7 @@ fn spared(member: &ClusterNode, hog: &mut Hog, why: &str) {
 
 #[test]
 fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
-    skip_if!(not_root());
-    let (member, db) = gated("objno");
+    let (member, db) = as_root!(gated("objno"));
     answers(&member, PATH, Some(cluster("False")));
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
@@ -114,8 +113,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
 /// Another pod's condition decides: this one may go only while its peer is ready.
 #[test]
 fn another_pods_condition_decides() {
-    skip_if!(not_root());
-    let (member, db) = gated("objpeer");
+    let (member, db) = as_root!(gated("objpeer"));
     let gate = json!({
         "name": "peer",
         "interval": "100ms",
@@ -137,8 +135,7 @@ fn another_pods_condition_decides() {
 
 #[test]
 fn a_yes_that_is_too_old_is_none() {
-    skip_if!(not_root());
-    let (member, db) = gated("objold");
+    let (member, db) = as_root!(gated("objold"));
     answers(&member, PATH, Some(cluster("True")));
     let _agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == true));

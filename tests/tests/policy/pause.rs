@@ -94,8 +94,7 @@ fn the_last_word_holds_while_the_api_server_is_away() {
 
 #[test]
 fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("pause", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("pause", 256).unwrap());
     let address = listen(&mut member.config, "metricsAddress");
     let wild = member.best_effort("wild", 1);
     member.server.state().put_policy(
@@ -175,8 +174,7 @@ fn web_goes(member: &ClusterNode, db: &Path, web: &Path) {
 // R12, R34
 #[test]
 fn a_policy_of_the_api_server_spares_a_pod() {
-    skip_if!(not_root());
-    let (member, db, web) = ruled("apispare");
+    let (member, db, web) = as_root!(ruled("apispare"));
     let _agent = member.start().unwrap();
     web_goes(&member, &db, &web);
 }
@@ -184,8 +182,7 @@ fn a_policy_of_the_api_server_spares_a_pod() {
 // R12, R34: what was known of pods, policies and namespaces outlives a restart without the API server.
 #[test]
 fn a_restart_while_the_api_server_is_away_forgets_nothing() {
-    skip_if!(not_root());
-    let (mut member, db, web) = ruled("restart");
+    let (mut member, db, web) = as_root!(ruled("restart"));
     let first = member.start().unwrap();
     let file = member.dir().join("state/cluster.jsonl");
     let written = || fs::read_to_string(&file).unwrap_or_default();
@@ -209,8 +206,7 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
 
 #[test]
 fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("pausekept", 256).unwrap();
+    let mut member = as_root!(ClusterNode::new("pausekept", 256).unwrap());
     let wild = member.best_effort("wild", 1);
     member.server.state().annotate_node(PAUSED, Some("true"));
     let address = listen(&mut member.config, "metricsAddress");

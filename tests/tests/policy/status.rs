@@ -36,8 +36,7 @@ fn present(store: &PolicyStore, cgroup: &TestCgroup, given: &[(&str, &str)]) {
 /// Twenty agents, one of which has a pod: no other one takes back what that one has seen.
 #[test]
 fn one_agent_that_sees_a_pod_is_enough() {
-    skip_if!(not_root());
-    let cgroup = TestCgroup::new("psselects", 64 << 20).unwrap();
+    let cgroup = as_root!(TestCgroup::new("psselects", 64 << 20).unwrap());
     let f = Following::new(|_| {}).unwrap();
     for _ in 0..19 {
         f.policies(&store(), SOON);
@@ -74,8 +73,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
 /// Two policies say different things about a pod of one node: both statuses tell where, until one of them is changed.
 #[test]
 fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
-    skip_if!(not_root());
-    let cgroup = TestCgroup::new("pscontra", 64 << 20).unwrap();
+    let cgroup = as_root!(TestCgroup::new("pscontra", 64 << 20).unwrap());
     let f = Following::new(|server| {
         let member = json!({"name": "member", "selector": {"matchLabels": {"role": "member"}}, "evict": "Always"});
         let rest = json!({"name": "rest", "evict": "Never"});

@@ -34,8 +34,7 @@ fn goes(member: &ClusterNode, big: &Path, small: &Path) -> String {
 
 #[test]
 fn a_pod_goes_earlier_by_its_own_namespaces_word() {
-    skip_if!(not_root());
-    let (member, big, small) = two("tenantorder");
+    let (member, big, small) = as_root!(two("tenantorder"));
     tenant(&member, "default", "small", json!({"order": -10}));
     // Another namespace has no say.
     tenant(&member, "other", "big", json!({"order": -1000}));
@@ -50,8 +49,7 @@ fn a_pod_goes_earlier_by_its_own_namespaces_word() {
 
 #[test]
 fn without_the_clusters_consent_they_mean_nothing() {
-    skip_if!(not_root());
-    let (mut member, big, small) = two("tenantoff");
+    let (mut member, big, small) = as_root!(two("tenantoff"));
     member.config["cluster"]["tenantPolicies"] = Value::Null;
     tenant(&member, "default", "small", json!({"order": -10}));
     let agent = member.start().unwrap();
@@ -65,8 +63,7 @@ fn without_the_clusters_consent_they_mean_nothing() {
 /// What was known of them holds until the API server answers.
 #[test]
 fn they_are_remembered_over_a_restart() {
-    skip_if!(not_root());
-    let (mut member, big, small) = two("tenantkept");
+    let (mut member, big, small) = as_root!(two("tenantkept"));
     tenant(&member, "default", "small", json!({"order": -10}));
     let agent = member.start().unwrap();
     let is_kept = |m: &ClusterNode| {
@@ -83,8 +80,7 @@ fn they_are_remembered_over_a_restart() {
 /// A pod must not be judged without what its namespace says.
 #[test]
 fn a_start_waits_for_them() {
-    skip_if!(not_root());
-    let (member, _, _) = two("tenantslow");
+    let (member, _, _) = as_root!(two("tenantslow"));
     let late = Duration::from_secs(2);
     let slow = InjectedFault::Slow(late);
     member

@@ -68,8 +68,7 @@ impl Drop for Deep {
 
 #[test]
 fn a_pod_with_paths_beyond_the_kernels_longest_dies() {
-    skip_if!(not_root());
-    let stage = Stage::new("deep");
+    let stage = as_root!(Stage::new("deep"));
     let deep = Deep::below(&stage.container);
     let mut hidden = Hog::start(&deep.innermost(), &["--mib", "8", "--wait"]).unwrap();
     hidden.go().unwrap();
@@ -84,8 +83,7 @@ fn a_pod_with_paths_beyond_the_kernels_longest_dies() {
 
 #[test]
 fn a_pod_of_a_thousand_cgroups_costs_no_more_than_others_and_dies() {
-    skip_if!(not_root());
-    let stage = Stage::new("thousand");
+    let stage = as_root!(Stage::new("thousand"));
     let nested = |branch: usize| stage.container.join(format!("{branch}"));
     for branch in 0..50 {
         for leaf in 0..20 {
@@ -114,8 +112,7 @@ fn a_pod_of_a_thousand_cgroups_costs_no_more_than_others_and_dies() {
 /// One that was restarted below a container is spared, wherever it is; what is older dies.
 #[test]
 fn what_is_older_dies_out_of_sight_and_what_is_younger_lives() {
-    skip_if!(not_root());
-    let stage = Stage::new("older");
+    let stage = as_root!(Stage::new("older"));
     let deep = Deep::below(&stage.container);
     let mut old = idle(&deep.innermost());
     std::thread::sleep(Duration::from_millis(20));
