@@ -21,7 +21,7 @@ pub struct Agent {
 }
 
 /// Finds the `evictd` binary: in `EVICTD_BIN`, or where the binaries of the tests are.
-pub fn binary() -> io::Result<PathBuf> {
+pub fn binary() -> Result<PathBuf> {
     talker::binary("evictd", "EVICTD_BIN")
 }
 
@@ -107,7 +107,7 @@ pub fn limit_capabilities(
 impl Agent {
     /// Starts the daemon and returns when its trigger is armed; it is killed when dropped, unless it has to end well.
     /// The error holds what it said.
-    pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
+    pub fn start(config: &Path, more: &[&str]) -> Result<Self> {
         Self::start_as(config, more, |_| {})
     }
 
@@ -116,12 +116,12 @@ impl Agent {
         config: &Path,
         more: &[&str],
         change: impl FnOnce(&mut Command),
-    ) -> io::Result<Self> {
+    ) -> Result<Self> {
         Self::launch(&binary()?, config, more, change)
     }
 
     /// Starts the daemon like [`Agent::start`], from another program than the one that was built with the tests.
-    pub fn start_program(program: &Path, config: &Path) -> io::Result<Self> {
+    pub fn start_program(program: &Path, config: &Path) -> Result<Self> {
         Self::launch(program, config, &[], |_| {})
     }
 
@@ -130,7 +130,7 @@ impl Agent {
         config: &Path,
         more: &[&str],
         change: impl FnOnce(&mut Command),
-    ) -> io::Result<Self> {
+    ) -> Result<Self> {
         let mut command = Command::new(program);
         command
             .args(["run", "--config"])
@@ -141,16 +141,16 @@ impl Agent {
         let mut child = Reaped(command.spawn()?);
         let stderr = child.stderr.take();
         let agent = Self {
-            log: Heard::from(stderr.ok_or_else(|| io::Error::other("no pipe"))?),
+            log: Heard::from(stderr.context("no pipe")?),
             child,
             ends_well: false,
         };
         match agent.log.has("watching", SOON * 2) {
             true => Ok(agent),
-            false => Err(io::Error::other(format!(
+            false => bail!(
                 "evictd did not start: {}",
                 agent.log().trim_end().replace('\n', " | ")
-            ))),
+            ),
         }
     }
 
@@ -165,7 +165,7 @@ impl Agent {
         self.child.id()
     }
 
-    pub fn has_ended(&mut self) -> io::Result<bool> {
+    pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
@@ -194,12 +194,12 @@ impl Agent {
     }
 
     /// SIGTERM, whose effect is not waited for.
-    pub fn ask_to_end(&self) -> io::Result<()> {
+    pub fn ask_to_end(&self) -> Result<()> {
         signal(&self.child, Signal::SIGTERM)
     }
 
     /// SIGTERM, and its exit code.
-    pub fn terminate(&mut self) -> io::Result<Option<i32>> {
+    pub fn terminate(&mut self) -> Result<Option<i32>> {
         self.ends_well = false;
         if !self.has_ended()? {
             self.ask_to_end()?;
@@ -207,7 +207,7 @@ impl Agent {
         until(SOON * 2, || !matches!(self.has_ended(), Ok(false)));
         match self.child.try_wait()? {
             Some(status) => Ok(status.code()),
-            None => Err(io::Error::other("it goes on where it had to end")),
+            None => bail!("it goes on where it had to end"),
         }
     }
 
@@ -217,17 +217,17 @@ impl Agent {
     }
 
     /// SIGHUP: it reads its configuration again.
-    pub fn reload(&self) -> io::Result<()> {
+    pub fn reload(&self) -> Result<()> {
         signal(&self.child, Signal::SIGHUP)
     }
 
     /// SIGSTOP: it does nothing any more; its programs in the kernel go on.
-    pub fn stop(&self) -> io::Result<()> {
+    pub fn stop(&self) -> Result<()> {
         signal(&self.child, Signal::SIGSTOP)
     }
 
     /// SIGCONT.
-    pub fn go_on(&self) -> io::Result<()> {
+    pub fn go_on(&self) -> Result<()> {
         signal(&self.child, Signal::SIGCONT)
     }
 }
@@ -244,6 +244,6 @@ impl Drop for Agent {
 }
 
 /// Sends a signal to a child that was not waited for: until then the process id is the child's.
-pub fn signal(child: &Child, signal: Signal) -> io::Result<()> {
+pub fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill(Pid::from_raw(child.id().cast_signed()), signal)?)
 }

@@ -8,7 +8,7 @@ pub struct Bpffs {
 }
 
 impl Bpffs {
-    pub fn mount() -> io::Result<Self> {
+    pub fn mount() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         Ok(Self {
             _mounted: Mounted::new("bpf", dir.path(), None)?,

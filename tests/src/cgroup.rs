@@ -32,10 +32,9 @@ pub fn memory_root() -> Option<(PathBuf, Version)> {
 
 impl TestCgroup {
     /// Makes a cgroup with a name of its own below the memory root, limited to `limit` bytes.
-    pub fn new(name: &str, limit: u64) -> io::Result<Self> {
+    pub fn new(name: &str, limit: u64) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (root, version) =
-            memory_root().ok_or_else(|| io::Error::other("no memory cgroups here"))?;
+        let (root, version) = memory_root().context("no memory cgroups here")?;
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("evictd-{name}-{}-{n}", std::process::id()));
         fs::create_dir(&path)?;
@@ -85,7 +84,7 @@ impl TestCgroup {
     }
 
     /// Makes a cgroup below this one: `burstable/pod1`. What lies in between is made too.
-    pub fn child(&self, relative: &str) -> io::Result<PathBuf> {
+    pub fn child(&self, relative: &str) -> Result<PathBuf> {
         let path = self.path.join(relative);
         fs::create_dir_all(&path)?;
         if self.version == Version::V2 {
@@ -108,13 +107,13 @@ impl TestCgroup {
     }
 
     /// Memory usage of the cgroup, in bytes.
-    pub fn usage(&self) -> io::Result<u64> {
-        self.memory()?.usage()
+    pub fn usage(&self) -> Result<u64> {
+        Ok(self.memory()?.usage()?)
     }
 
     /// Number of OOM kills in the cgroup so far.
-    pub fn oom_kills(&self) -> io::Result<u64> {
-        self.memory()?.oom_kills()
+    pub fn oom_kills(&self) -> Result<u64> {
+        Ok(self.memory()?.oom_kills()?)
     }
 
     /// Waits until it holds so many MiB; false when it does not in time.
@@ -122,8 +121,8 @@ impl TestCgroup {
         holds(&self.path, mib)
     }
 
-    fn memory(&self) -> io::Result<MemoryCgroup> {
-        MemoryCgroup::open(&self.path).map_err(io::Error::other)
+    fn memory(&self) -> Result<MemoryCgroup> {
+        Ok(MemoryCgroup::open(&self.path)?)
     }
 }
 
@@ -140,9 +139,8 @@ pub struct PidsBeside {
 
 impl PidsBeside {
     /// Has the pids controller charge all that is in a memory cgroup now, and what that starts. On v2 the same cgroup does.
-    pub fn of(scope: &TestCgroup, cgroup: &Path) -> io::Result<Self> {
-        let (root, version) =
-            memory_root().ok_or_else(|| io::Error::other("no memory cgroups here"))?;
+    pub fn of(scope: &TestCgroup, cgroup: &Path) -> Result<Self> {
+        let (root, version) = memory_root().context("no memory cgroups here")?;
         if version == Version::V2 {
             for dir in [&root, scope.path()] {
                 fs::write(dir.join("cgroup.subtree_control"), "+pids")?;
@@ -150,8 +148,8 @@ impl PidsBeside {
             return Ok(Self { made: Vec::new() });
         }
         let beside = |dir: &Path| {
-            let below = dir.strip_prefix(&root).map_err(io::Error::other)?;
-            Ok::<_, io::Error>(root.with_file_name("pids").join(below))
+            let below = dir.strip_prefix(&root)?;
+            Ok::<_, Error>(root.with_file_name("pids").join(below))
         };
         let made = vec![beside(cgroup)?, beside(scope.path())?];
         fs::create_dir_all(&made[0])?;
@@ -174,11 +172,11 @@ impl Drop for PidsBeside {
 /// Count of a memory cgroup's OOM kills, which only tests ask for.
 pub trait OomKills {
     /// Tasks of it and of those below that the OOM killer has killed so far.
-    fn oom_kills(&self) -> io::Result<u64>;
+    fn oom_kills(&self) -> Result<u64>;
 }
 
 impl OomKills for MemoryCgroup {
-    fn oom_kills(&self) -> io::Result<u64> {
+    fn oom_kills(&self) -> Result<u64> {
         match self.version() {
             Version::V2 => oom_kills_in(&self.path().join("memory.events")),
             // It does not count its children.
@@ -191,13 +189,13 @@ impl OomKills for MemoryCgroup {
 }
 
 /// Tasks that the OOM killer has killed since the boot, for whatever reason.
-pub fn oom_kills_of_machine(proc: &Path) -> io::Result<u64> {
+pub fn oom_kills_of_machine(proc: &Path) -> Result<u64> {
     oom_kills_in(&proc.join("vmstat"))
 }
 
-fn oom_kills_in(file: &Path) -> io::Result<u64> {
+fn oom_kills_in(file: &Path) -> Result<u64> {
     let count = kills_in(&fs::read_to_string(file)?);
-    count.ok_or_else(|| io::Error::other(format!("{}: no oom_kill", file.display())))
+    count.with_context(|| format!("{}: no oom_kill", file.display()))
 }
 
 impl Drop for TestCgroup {
@@ -221,7 +219,7 @@ impl Drop for TestCgroup {
 }
 
 /// A directory and all below it, parents before children. What vanishes meanwhile is left out.
-pub fn descendants(root: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn descendants(root: &Path) -> Result<Vec<PathBuf>> {
     fs::metadata(root)?;
     let mut found = vec![root.to_owned()];
     let mut next = 0;
@@ -230,7 +228,7 @@ pub fn descendants(root: &Path) -> io::Result<Vec<PathBuf>> {
         let entries = match fs::read_dir(&dir) {
             Ok(entries) => entries,
             Err(_) if !dir.exists() => continue,
-            Err(e) => return Err(e),
+            Err(e) => bail!(e),
         };
         let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|t| t.is_dir());
         let below = entries.flatten().filter(is_dir);
@@ -240,7 +238,7 @@ pub fn descendants(root: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Lets a command begin in a cgroup: it is charged there from its first page on.
-pub fn begin_in(cgroup: &Path, command: &mut Command) -> io::Result<()> {
+pub fn begin_in(cgroup: &Path, command: &mut Command) -> Result<()> {
     let procs = cgroup.join("cgroup.procs");
     let mut procs = File::options().write(true).open(procs)?;
     // SAFETY: between fork and exec only write(2) is called, on a file that was opened before.

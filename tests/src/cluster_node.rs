@@ -20,12 +20,12 @@ impl ClusterNode {
     pub const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
 
     /// A node of so many MiB without pods; 64 MiB of it must be available.
-    pub fn new(name: &str, mib: u64) -> io::Result<Self> {
+    pub fn new(name: &str, mib: u64) -> Result<Self> {
         Self::of(ApiServer::start()?, name, mib)
     }
 
     /// Creates a node like [`Self::new`], with an API server that was started before.
-    pub fn of(server: ApiServer, name: &str, mib: u64) -> io::Result<Self> {
+    pub fn of(server: ApiServer, name: &str, mib: u64) -> Result<Self> {
         let cgroup = TestCgroup::new(name, mib * MIB)?;
         let dir = tempfile::tempdir()?;
         let config = json!({
@@ -46,7 +46,7 @@ impl ClusterNode {
     }
 
     /// A node of 256 MiB with one pod, `wild`, and the cgroup of its container.
-    pub fn with_wild(name: &str) -> io::Result<(Self, PathBuf)> {
+    pub fn with_wild(name: &str) -> Result<(Self, PathBuf)> {
         let member = Self::new(name, 256)?;
         let wild = member.best_effort("wild", 1);
         Ok((member, wild))
@@ -57,7 +57,7 @@ impl ClusterNode {
         format!("00000000-0000-4000-8000-{number:012}")
     }
 
-    pub fn cgroup_of(&self, uid: &str, qos: &str) -> io::Result<PathBuf> {
+    pub fn cgroup_of(&self, uid: &str, qos: &str) -> Result<PathBuf> {
         let class = match qos {
             "BestEffort" => "besteffort/",
             "Burstable" => "burstable/",
@@ -74,7 +74,7 @@ impl ClusterNode {
         qos: &str,
         priority: i32,
         request: Option<&str>,
-    ) -> io::Result<PathBuf> {
+    ) -> Result<PathBuf> {
         let uid = Self::uid(number);
         let pod = apiserver::pod(name, &uid, qos, priority, request);
         self.server.state().put_pod(pod);
@@ -102,12 +102,12 @@ impl ClusterNode {
     }
 
     /// Starts an agent and returns when its trigger is armed; it ends well when dropped.
-    pub fn start(&self) -> io::Result<Agent> {
+    pub fn start(&self) -> Result<Agent> {
         Agent::start(&self.write()?, &[]).map(Agent::ends_well)
     }
 
     /// Writes the configuration and returns its path.
-    pub fn write(&self) -> io::Result<PathBuf> {
+    pub fn write(&self) -> Result<PathBuf> {
         let path = self.dir.path().join("config.json");
         fs::write(&path, self.config.to_string())?;
         Ok(path)

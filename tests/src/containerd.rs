@@ -25,16 +25,16 @@ pub struct Containerd {
 
 /// The static program of which images are made.
 /// An error is a reason to skip.
-pub fn busybox() -> io::Result<PathBuf> {
+pub fn busybox() -> Result<PathBuf> {
     let found = ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from);
     let found = found.into_iter().find(|path| path.is_file());
-    found.ok_or_else(|| io::Error::other("no busybox: apt-get install busybox-static"))
+    found.context("no busybox: apt-get install busybox-static")
 }
 
 impl Containerd {
     /// Starts one whose images and writable layers lie below `root`.
     /// An error is a reason to skip.
-    pub fn start(root: &Path) -> io::Result<Self> {
+    pub fn start(root: &Path) -> Result<Self> {
         busybox()?;
         let dir = tempfile::tempdir()?;
         let config = dir.path().join("config.toml");
@@ -47,7 +47,7 @@ impl Containerd {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .map_err(|e| io::Error::other(format!("containerd: {e}")))?;
+            .context("containerd")?;
         let mut started = Self { child, dir };
         started.wait()?;
         started.import(&program(PAUSE, &busybox()?, &["sleep", "1000000"], 0)?)?;
@@ -55,15 +55,13 @@ impl Containerd {
     }
 
     /// Waits until the part that speaks the CRI answers.
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait(&mut self) -> Result<()> {
         let end = std::time::Instant::now() + SOON;
         loop {
             if self.child.try_wait()?.is_some() || std::time::Instant::now() > end {
                 let log = fs::read_to_string(self.dir.path().join("log"))?;
                 let last = log.lines().last().unwrap_or_default();
-                return Err(io::Error::other(format!(
-                    "containerd does not start: {last}"
-                )));
+                bail!("containerd does not start: {last}");
             }
             if self.ctr(&["images", "ls"]).is_ok() && Pods::connect(&self.socket()).is_ok() {
                 return Ok(());
@@ -76,16 +74,16 @@ impl Containerd {
         self.dir.path().join("containerd.sock")
     }
 
-    pub fn import(&self, archive: &[u8]) -> io::Result<()> {
+    pub fn import(&self, archive: &[u8]) -> Result<()> {
         let path = self.dir.path().join("image.tar");
         fs::write(&path, archive)?;
         let file = path.display().to_string();
         self.ctr(&["images", "import", "--snapshotter", "native", &file])?;
-        fs::remove_file(path)
+        Ok(fs::remove_file(path)?)
     }
 
     /// Runs `ctr` in the namespace of the CRI.
-    pub fn ctr(&self, arguments: &[&str]) -> io::Result<String> {
+    pub fn ctr(&self, arguments: &[&str]) -> Result<String> {
         let mut ctr = Command::new("ctr");
         ctr.arg("--address").arg(self.socket());
         ctr.args(["--namespace", "k8s.io", "--timeout", "60s"]);

@@ -29,7 +29,7 @@ pub fn allowed() -> Vec<usize> {
 }
 
 /// Ties a thread (0: the caller) to these CPUs.
-pub fn tie(thread: u32, to: &[usize]) -> io::Result<()> {
+pub fn tie(thread: u32, to: &[usize]) -> Result<()> {
     let mut cpus = CpuSet::new();
     for &cpu in to {
         cpus.set(cpu)?;
@@ -39,7 +39,7 @@ pub fn tie(thread: u32, to: &[usize]) -> io::Result<()> {
 }
 
 /// Gives a thread SCHED_FIFO with a priority from 1 to 99.
-pub fn make_fifo(thread: u32, priority: i32) -> io::Result<()> {
+pub fn make_fifo(thread: u32, priority: i32) -> Result<()> {
     let thread = i32::try_from(thread).map_err(|_| Errno::ESRCH)?;
     let parameters = libc::sched_param {
         sched_priority: priority,
@@ -83,7 +83,7 @@ pub struct Obstacle {
 
 impl Obstacle {
     /// Returns when it has the CPU.
-    pub fn on(cpu: usize) -> io::Result<Self> {
+    pub fn on(cpu: usize) -> Result<Self> {
         let end = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::sync_channel(1);
         let flag = Arc::clone(&end);
@@ -99,7 +99,7 @@ impl Obstacle {
             end,
             thread: Some(thread),
         };
-        told.recv().map_err(io::Error::other)??;
+        told.recv()??;
         Ok(obstacle)
     }
 }

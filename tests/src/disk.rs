@@ -12,25 +12,24 @@ pub struct Disk {
 }
 
 /// Runs a tool on a path; its own words become the error.
-fn run(tool: &str, arguments: &[&str], path: &Path) -> io::Result<()> {
+fn run(tool: &str, arguments: &[&str], path: &Path) -> Result<()> {
     let mut command = Command::new(tool);
     let command = command.args(arguments).arg(path).stdin(Stdio::null());
-    let named = |e| io::Error::other(format!("{tool}: {e}"));
-    let out = command.output().map_err(named)?;
+    let out = command.output().with_context(|| tool.to_owned())?;
     if out.status.success() {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&out.stderr);
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-    Err(io::Error::other(format!("{tool}: {words}")))
+    bail!("{tool}: {words}")
 }
 
 impl Disk {
     /// Makes and mounts a filesystem (`ext4`, `xfs`, `btrfs`) of so many MiB; ext4 gets `inodes` inodes.
     /// An error is a reason to skip: no `mkfs` of this kind, no loop device, not root.
-    pub fn new(kind: &str, mib: u64, inodes: u64) -> io::Result<Self> {
+    pub fn new(kind: &str, mib: u64, inodes: u64) -> Result<Self> {
         if let Some(why) = not_root() {
-            return Err(io::Error::other(why));
+            bail!(why);
         }
         let dir = tempfile::tempdir()?;
         let image = dir.path().join("image");
@@ -58,7 +57,7 @@ impl Disk {
     }
 
     /// Mounts an overlay whose upper layer lies on this disk; returns where.
-    pub fn overlay(&mut self) -> io::Result<PathBuf> {
+    pub fn overlay(&mut self) -> Result<PathBuf> {
         for name in ["lower", "upper", "work"] {
             fs::create_dir(self.path().join(name))?;
         }
@@ -78,7 +77,7 @@ impl Disk {
     }
 
     /// Mounts the image, again after [`Self::unmount`]; on which loop device is chance.
-    pub fn mount(&self) -> io::Result<()> {
+    pub fn mount(&self) -> Result<()> {
         let image = self.dir.path().join("image").display().to_string();
         // Named, so that the kernel loads a module that it does not have yet.
         let arguments = ["-t", &self.kind, "-o", "loop", &image];
@@ -86,24 +85,24 @@ impl Disk {
     }
 
     /// Takes the filesystem away while its mount point stays.
-    pub fn unmount(&self) -> io::Result<()> {
+    pub fn unmount(&self) -> Result<()> {
         run("umount", &[], &self.path())
     }
 
     /// No file can be written any more, as after an error of the disk.
-    pub fn make_read_only(&self) -> io::Result<()> {
+    pub fn make_read_only(&self) -> Result<()> {
         run("mount", &["-o", "remount,ro"], &self.path())
     }
 
     /// Makes a subvolume of btrfs; returns where.
-    pub fn subvolume(&self, name: &str) -> io::Result<PathBuf> {
+    pub fn subvolume(&self, name: &str) -> Result<PathBuf> {
         let path = self.path().join(name);
         run("btrfs", &["subvolume", "create"], &path)?;
         Ok(path)
     }
 
     /// Freezes the filesystem: every write waits until the answer is dropped, as on a disk that does not answer.
-    pub fn freeze(&self) -> io::Result<Frozen> {
+    pub fn freeze(&self) -> Result<Frozen> {
         let path = self.path();
         run("fsfreeze", &["--freeze"], &path)?;
         Ok(Frozen(path))
@@ -114,7 +113,7 @@ impl Disk {
     }
 
     /// Waits until all that was written is on it.
-    pub fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> Result<()> {
         run("sync", &["-f"], &self.path())
     }
 }
@@ -125,7 +124,7 @@ pub struct Frozen(PathBuf);
 impl Drop for Frozen {
     fn drop(&mut self) {
         if let Err(error) = run("fsfreeze", &["--unfreeze"], &self.0) {
-            eprintln!("{}: still frozen: {error}", self.0.display());
+            eprintln!("{}: still frozen: {error:#}", self.0.display());
         }
     }
 }

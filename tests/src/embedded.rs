@@ -146,7 +146,7 @@ impl Files {
     }
 
     /// Writes the configuration and says where it is.
-    pub fn write(&self) -> io::Result<PathBuf> {
+    pub fn write(&self) -> Result<PathBuf> {
         let path = self.dir.path().join("config.json");
         fs::write(&path, self.config.to_string())?;
         Ok(path)
@@ -167,7 +167,7 @@ impl Files {
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()?;
-            io::Result::Ok(child)
+            Ok::<_, Error>(child)
         };
         let child = run().expect("a run");
         meanwhile(&child);

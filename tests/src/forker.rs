@@ -1,31 +1,32 @@
 //! Starts the `forker` binary inside a cgroup and gives it orders.
 
-use std::{
-    fs::File, io, os::unix::process::CommandExt as _, path::Path, process::Command, time::Duration,
-};
+use std::os::unix::process::CommandExt as _;
 
 use nix::sys::prctl::set_child_subreaper;
 
-use crate::talker::{self, Talker};
+use crate::{
+    prelude::*,
+    talker::{self, Talker},
+};
 
 /// A running forker; killed with its children and reaped when dropped.
 pub struct Forker(Talker);
 
-fn binary() -> io::Result<std::path::PathBuf> {
+fn binary() -> Result<std::path::PathBuf> {
     talker::binary("forker", "EVICTD_FORKER")
 }
 
 /// Held by a test whose threshold is what the machine has left of process ids: another such test would cross it.
-pub fn process_ids_of_the_machine() -> io::Result<File> {
+pub fn process_ids_of_the_machine() -> Result<File> {
     let lock = File::create(std::env::temp_dir().join("evictd-tests-pids.lock"))?;
     lock.lock()?;
     Ok(lock)
 }
 
 /// Whether no forker that has ended waits to be reaped.
-pub fn all_are_reaped() -> io::Result<bool> {
-    for process in std::fs::read_dir("/proc")? {
-        let stat = std::fs::read_to_string(process?.path().join("stat"));
+pub fn all_are_reaped() -> Result<bool> {
+    for process in fs::read_dir("/proc")? {
+        let stat = fs::read_to_string(process?.path().join("stat"));
         // What is no process, or has ended meanwhile, has none.
         if stat.is_ok_and(|stat| stat.contains("(forker) Z")) {
             return Ok(false);
@@ -36,13 +37,13 @@ pub fn all_are_reaped() -> io::Result<bool> {
 
 impl Forker {
     /// Starts a forker inside the cgroup directory (`None`: in the test's own), and returns when it is in there.
-    pub fn start(cgroup: Option<&Path>) -> io::Result<Self> {
+    pub fn start(cgroup: Option<&Path>) -> Result<Self> {
         let procs = cgroup.map(|c| c.join("cgroup.procs")).unwrap_or_default();
         Talker::start(Command::new(binary()?).arg("--cgroup").arg(procs)).map(Self)
     }
 
     /// Starts a forker below a process that reaps none: whatever ends in there keeps its number until this is dropped.
-    pub fn start_unreaped(cgroup: &Path) -> io::Result<Self> {
+    pub fn start_unreaped(cgroup: &Path) -> Result<Self> {
         let mut command = Command::new("sh");
         // A background job has no standard input but what it is given.
         command
@@ -59,7 +60,7 @@ impl Forker {
     }
 
     /// Gives an order, waits until it is carried out, and returns the CPU time that took.
-    pub fn order(&mut self, order: &str) -> io::Result<Duration> {
+    pub fn order(&mut self, order: &str) -> Result<Duration> {
         self.begin(order)?;
         self.done()
     }
@@ -78,11 +79,11 @@ impl Forker {
     }
 
     /// Waits for the order that was begun.
-    pub fn done(&mut self) -> io::Result<Duration> {
+    pub fn done(&mut self) -> Result<Duration> {
         let answer = self.0.hear()?;
         let nanoseconds = answer.parse();
-        let died = |_| io::Error::other(format!("the forker died: {answer:?}"));
-        nanoseconds.map(Duration::from_nanos).map_err(died)
+        let nanoseconds = nanoseconds.with_context(|| format!("the forker died: {answer:?}"));
+        nanoseconds.map(Duration::from_nanos)
     }
 
     pub fn pid(&self) -> u32 {

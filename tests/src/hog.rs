@@ -15,7 +15,7 @@ pub struct Hog(Talker);
 
 impl Hog {
     /// Starts a hog inside the cgroup directory with further arguments, and returns when it is in there.
-    pub fn start(cgroup: &Path, arguments: &[&str]) -> io::Result<Self> {
+    pub fn start(cgroup: &Path, arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(binary("hog", "EVICTD_HOG")?);
         let procs = cgroup.join("cgroup.procs");
         let command = command.arg("--cgroup").arg(procs).args(arguments);
@@ -40,7 +40,7 @@ impl Hog {
     }
 
     /// Waits for its next line; whether it is this word. False when it has ended.
-    pub fn says(&mut self, word: &str) -> io::Result<bool> {
+    pub fn says(&mut self, word: &str) -> Result<bool> {
         Ok(self.0.hear()? == word)
     }
 
@@ -50,11 +50,11 @@ impl Hog {
     }
 
     /// Lets the hog take its head start (`--head`), and returns when it has it.
-    pub fn take_head(&mut self) -> io::Result<()> {
+    pub fn take_head(&mut self) -> Result<()> {
         self.go()?;
         match self.says("ahead")? {
             true => Ok(()),
-            false => Err(io::Error::other("the hog died during its head start")),
+            false => bail!("the hog died during its head start"),
         }
     }
 
@@ -64,10 +64,9 @@ impl Hog {
 
     /// Waits for its end; the signal that ended it, if one did.
     /// An error if it lives on and on: a test that waits for ever tells nothing.
-    pub fn wait(&mut self) -> io::Result<Option<i32>> {
+    pub fn wait(&mut self) -> Result<Option<i32>> {
         if !until(TIMEOUT, || !self.is_alive()) {
-            let lives = format!("it is alive after {TIMEOUT:?}");
-            return Err(io::Error::new(io::ErrorKind::TimedOut, lives));
+            bail!("it is alive after {TIMEOUT:?}");
         }
         Ok(self.0.child.wait()?.signal())
     }

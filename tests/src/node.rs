@@ -78,11 +78,10 @@ impl Options {
 }
 
 /// The root of the machine's memory cgroups, and its memory in bytes.
-pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
-    let (root, _) =
-        crate::cgroup::memory_root().ok_or_else(|| io::Error::other("no memory cgroups"))?;
-    let root = MemoryCgroup::open(&root).map_err(io::Error::other)?;
-    let total = memory_total(Path::new("/proc")).map_err(io::Error::other)?;
+pub fn machine() -> Result<(MemoryCgroup, u64)> {
+    let (root, _) = crate::cgroup::memory_root().context("no memory cgroups")?;
+    let root = MemoryCgroup::open(&root)?;
+    let total = memory_total(Path::new("/proc"))?;
     Ok((root, total))
 }
 
@@ -105,7 +104,7 @@ pub struct Watched {
 
 impl Node {
     /// A node of so many MiB without pods.
-    pub fn new(name: &str, mib: u64) -> io::Result<Self> {
+    pub fn new(name: &str, mib: u64) -> Result<Self> {
         Ok(Self {
             cgroup: TestCgroup::new(name, mib * MIB)?,
             limiter: Arc::default(),
@@ -186,7 +185,7 @@ impl Node {
     }
 
     /// Starts a fast path on this node; `Err` inside when the hook is refused here.
-    pub fn watch(&self, options: Options) -> io::Result<Result<Watched, HookUnavailable>> {
+    pub fn watch(&self, options: Options) -> Result<Result<Watched, HookUnavailable>> {
         self.watch_table(self.table(), options)
     }
 
@@ -207,7 +206,7 @@ impl Node {
         &self,
         table: Box<PodTable>,
         options: Options,
-    ) -> io::Result<Result<Watched, HookUnavailable>> {
+    ) -> Result<Result<Watched, HookUnavailable>> {
         let amounts = |threshold, floor| MemoryThresholds {
             threshold,
             resolved: threshold,
@@ -218,18 +217,18 @@ impl Node {
             let (root, total) = machine()?;
             (root, ScopeKind::Machine { total })
         } else {
-            let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
+            let cgroup = MemoryCgroup::open(self.cgroup.path())?;
             (cgroup, ScopeKind::Node)
         };
         let scope = Scope::open(cgroup, kind, thresholds, false);
-        let mut scopes = vec![scope.map_err(io::Error::other)?];
+        let mut scopes = vec![scope?];
         if let Some(threshold) = options.pods_threshold {
             let pods = self.cgroup.path().join("kubepods");
-            let pods = MemoryCgroup::open(&pods).map_err(io::Error::other)?;
+            let pods = MemoryCgroup::open(&pods)?;
             let thresholds = |_| amounts(threshold, options.pods_floor);
             let limit = pods.limit().ok().flatten().unwrap_or(u64::MAX);
             let scope = Scope::open(pods, ScopeKind::Pods { limit }, thresholds, false);
-            scopes.push(scope.map_err(io::Error::other)?);
+            scopes.push(scope?);
         }
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
         let (object, built) = memory::load(&cgroups, options.hook, false);

@@ -10,7 +10,7 @@ pub use std::{
     time::{Duration, Instant},
 };
 
-pub use anyhow::{Context as _, Result, bail, ensure};
+pub use anyhow::{Context as _, Error, Result, bail, ensure};
 pub use evictd_engine::{
     Pod, QosClass, Signal,
     model::settings::{MemoryHook, Mode},

@@ -75,7 +75,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn start(socket: &Path, state: State) -> io::Result<Self> {
+    pub fn start(socket: &Path, state: State) -> Result<Self> {
         let state = Arc::new(Mutex::new(state));
         let runtime = crate::current_thread()?;
         let listener = {

@@ -12,7 +12,7 @@ use crate::prelude::*;
 /// Looks at fixed intervals until it is finished.
 pub struct Sampling<T> {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<T>>,
+    thread: JoinHandle<Result<T>>,
 }
 
 impl<T: Send + 'static> Sampling<T> {
@@ -20,7 +20,7 @@ impl<T: Send + 'static> Sampling<T> {
     pub fn start(
         interval: Duration,
         mut seen: T,
-        mut look: impl FnMut(&mut T) -> io::Result<()> + Send + 'static,
+        mut look: impl FnMut(&mut T) -> Result<()> + Send + 'static,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -37,9 +37,9 @@ impl<T: Send + 'static> Sampling<T> {
     }
 
     /// All that was seen.
-    pub fn finish(self) -> io::Result<T> {
+    pub fn finish(self) -> Result<T> {
         self.stop.store(true, Ordering::Relaxed);
-        let joined = self.thread.join();
-        joined.map_err(|_| io::Error::other("the sampling thread has panicked"))?
+        let joined = self.thread.join().ok();
+        joined.context("the sampling thread has panicked")?
     }
 }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use crate::{prelude::*, text::number};
 
 /// A free address on loopback, for an agent that takes it at once.
-pub fn free_address() -> io::Result<String> {
+pub fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.to_string())
 }
@@ -18,7 +18,7 @@ pub fn listen(config: &mut Value, field: &str) -> String {
 }
 
 /// Gets `/metrics`, and returns the answer with its head.
-pub fn metrics(address: &str) -> io::Result<String> {
+pub fn metrics(address: &str) -> Result<String> {
     get(address, "/metrics")
 }
 
@@ -33,12 +33,12 @@ pub fn value(address: &str, series: &str) -> Option<u64> {
 }
 
 /// Gets a path, and returns the answer with its head.
-pub fn get(address: &str, path: &str) -> io::Result<String> {
+pub fn get(address: &str, path: &str) -> Result<String> {
     ask(address, &format!("GET {path}"), "", "")
 }
 
 /// Asks with another method, or with further headers and a body, and returns the answer with its head.
-pub fn ask(address: &str, request: &str, headers: &str, body: &str) -> io::Result<String> {
+pub fn ask(address: &str, request: &str, headers: &str, body: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(SOON))?;
     let head = format!("{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");

@@ -51,12 +51,12 @@ pub struct Scripted {
 
 impl Scripted {
     /// Starts a server at `127.0.0.<host>`, on a free port.
-    pub fn start(host: u8) -> io::Result<Self> {
+    pub fn start(host: u8) -> Result<Self> {
         Self::start_at(host, 0)
     }
 
     /// Starts a server with TLS at `127.0.0.<host>`, on a free port.
-    pub fn start_tls(host: u8, authority: &Authority) -> io::Result<Self> {
+    pub fn start_tls(host: u8, authority: &Authority) -> Result<Self> {
         Self::start_tls_at(host, 0, authority, &[])
     }
 
@@ -66,7 +66,7 @@ impl Scripted {
         port: u16,
         authority: &Authority,
         names: &[&str],
-    ) -> io::Result<Self> {
+    ) -> Result<Self> {
         let ip = Ipv4Addr::new(127, 0, 0, host);
         let address = ip.to_string();
         let names: Vec<&str> = names.iter().copied().chain([address.as_str()]).collect();
@@ -74,11 +74,11 @@ impl Scripted {
     }
 
     /// Starts a server at `127.0.0.<host>`, on the port of another one.
-    pub fn start_at(host: u8, port: u16) -> io::Result<Self> {
+    pub fn start_at(host: u8, port: u16) -> Result<Self> {
         Self::start_with((Ipv4Addr::new(127, 0, 0, host), port).into(), None)
     }
 
-    fn start_with(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+    fn start_with(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
         let router = Router::new().fallback(move |request: Request| {

@@ -20,7 +20,7 @@ impl Serving {
         name: &str,
         runtime: Runtime,
         serve: impl Future<Output = ()> + Send + 'static,
-    ) -> io::Result<Self> {
+    ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(async {
@@ -41,7 +41,7 @@ impl Serving {
         address: SocketAddr,
         router: Router,
         tls: Option<Arc<ServerConfig>>,
-    ) -> io::Result<(SocketAddr, Self)> {
+    ) -> Result<(SocketAddr, Self)> {
         let runtime = crate::current_thread()?;
         let listener = runtime.block_on(TcpListener::bind(address))?;
         let address = listener.local_addr()?;

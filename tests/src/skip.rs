@@ -57,7 +57,7 @@ pub fn granted(selected: &SelectedHook<CountHook>) -> Result<(), String> {
 
 /// Whether this is a guest of `cargo xtask vm`: its kernel's command line says which cgroups it has.
 pub fn in_guest() -> bool {
-    let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     line.contains("evictd.cgroup=")
 }
 
@@ -71,7 +71,10 @@ pub fn not_in_guest() -> Option<&'static str> {
 macro_rules! skip_if {
     ($why:expr) => {
         if let Some(why) = $why {
-            $crate::skip::skipped(concat!(module_path!(), " line ", line!()), &why.to_string());
+            $crate::skip::skipped(
+                concat!(module_path!(), " line ", line!()),
+                &format!("{why:#}"),
+            );
             return;
         }
     };

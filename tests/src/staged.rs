@@ -11,7 +11,7 @@ pub fn start(
     manifest: &str,
     mut config: Value,
     change: impl FnOnce(&mut Command),
-) -> io::Result<Agent> {
+) -> Result<Agent> {
     let (pods, path) = (files.join("pods.json"), files.join("config.json"));
     fs::write(&pods, manifest)?;
     config["podManifest"] = json!(pods);

@@ -1,7 +1,5 @@
 //! One thread of a process that does not go on, while the others do.
 
-use std::{fs, io};
-
 use nix::{
     sys::{
         ptrace,
@@ -10,15 +8,17 @@ use nix::{
     unistd::Pid,
 };
 
+use crate::prelude::*;
+
 /// The stopped thread; it goes on when this is dropped, which must be on the thread that has made it.
 pub struct Stalled(Pid);
 
 impl Stalled {
     /// Stops the thread of this name; a process's first thread has the name of its program.
     /// Fails where ptrace is refused.
-    pub fn new(process: u32, name: &str) -> io::Result<Self> {
+    pub fn new(process: u32, name: &str) -> Result<Self> {
         let thread = thread_named(process, name)?;
-        let thread = thread.ok_or_else(|| io::Error::other(format!("no thread {name}")))?;
+        let thread = thread.with_context(|| format!("no thread {name}"))?;
         let thread = Pid::from_raw(thread);
         ptrace::seize(thread, ptrace::Options::empty())?;
         let stalled = Self(thread);
@@ -29,7 +29,7 @@ impl Stalled {
 }
 
 /// The id of a process's thread of this name.
-pub fn thread_named(process: u32, name: &str) -> io::Result<Option<i32>> {
+pub fn thread_named(process: u32, name: &str) -> Result<Option<i32>> {
     let is_it = |thread: &i32| {
         let comm = fs::read_to_string(format!("/proc/{process}/task/{thread}/comm"));
         comm.is_ok_and(|comm| comm.trim_end() == name)

@@ -16,23 +16,23 @@ pub struct Talker {
 
 /// Finds a binary of this build: in this variable, or beside the program that runs, or one directory up when that is a
 /// test.
-pub fn binary(name: &str, variable: &str) -> io::Result<PathBuf> {
+pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
     }
     let exe = std::env::current_exe()?;
     let mut dirs = exe.ancestors().skip(1).take(2).map(|dir| dir.join(name));
     let found = dirs.find(|path| path.is_file());
-    found.ok_or_else(|| io::Error::other(format!("no {name} binary near {}", exe.display())))
+    found.with_context(|| format!("no {name} binary near {}", exe.display()))
 }
 
 impl Talker {
     /// Starts it and returns when it says that it is ready.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
+    pub fn start(command: &mut Command) -> Result<Self> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Reaped(command.spawn()?);
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::Error::other("no pipes"));
+            bail!("no pipes");
         };
         let output = BufReader::new(output);
         let mut talker = Self {
@@ -42,7 +42,7 @@ impl Talker {
         };
         match talker.hear()?.as_str() {
             "ready" => Ok(talker),
-            said => Err(io::Error::other(format!("{command:?} says {said:?}"))),
+            said => bail!("{command:?} says {said:?}"),
         }
     }
 
@@ -51,7 +51,7 @@ impl Talker {
     }
 
     /// Reads the child's next line; an empty one when it has ended.
-    pub fn hear(&mut self) -> io::Result<String> {
+    pub fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim().to_owned())

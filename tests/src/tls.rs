@@ -1,6 +1,6 @@
 //! A certificate authority of a test's own, and servers that speak TLS with its certificates.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::net::SocketAddr;
 
 use axum::serve::Listener;
 use rcgen::{
@@ -16,6 +16,8 @@ use rustls::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
+use crate::prelude::*;
+
 /// Who does not finish its handshake by then does not keep others waiting.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
@@ -26,11 +28,11 @@ pub struct Authority {
 
 impl Authority {
     /// A new one, which is not trusted yet.
-    pub fn new() -> io::Result<Self> {
+    pub fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().map_err(io::Error::other)?;
-        let issuer = CertifiedIssuer::self_signed(params, key).map_err(io::Error::other)?;
+        let key = KeyPair::generate()?;
+        let issuer = CertifiedIssuer::self_signed(params, key)?;
         Ok(Self { issuer })
     }
 
@@ -40,43 +42,42 @@ impl Authority {
     }
 
     /// A server with a certificate for these names or addresses.
-    pub fn server(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
+    pub fn server(&self, names: &[&str]) -> Result<Arc<ServerConfig>> {
         self.serve(names, WebPkiClientVerifier::no_client_auth())
     }
 
     /// Builds the configuration of a server for clients with a certificate of this authority only.
-    pub fn server_for_members(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
+    pub fn server_for_members(&self, names: &[&str]) -> Result<Arc<ServerConfig>> {
         let mut roots = RootCertStore::empty();
         let added = roots.add(self.issuer.der().clone());
-        added.map_err(io::Error::other)?;
+        added?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
-        self.serve(names, verifier.build().map_err(io::Error::other)?)
+        self.serve(names, verifier.build()?)
     }
 
     /// Certificate and key of a client of this organization, both in PEM.
-    pub fn member(&self, organization: &str) -> io::Result<(String, String)> {
-        let key = KeyPair::generate().map_err(io::Error::other)?;
+    pub fn member(&self, organization: &str) -> Result<(String, String)> {
+        let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         let name = &mut params.distinguished_name;
         name.push(DnType::OrganizationName, organization);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer);
-        let certificate = certificate.map_err(io::Error::other)?;
+        let certificate = certificate?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
     /// Certificate and key of a server with these names or addresses, both in PEM.
-    pub fn server_pem(&self, names: &[&str]) -> io::Result<(String, String)> {
+    pub fn server_pem(&self, names: &[&str]) -> Result<(String, String)> {
         let (certificate, key) = self.sign(names)?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
-    fn sign(&self, names: &[&str]) -> io::Result<(Certificate, KeyPair)> {
+    fn sign(&self, names: &[&str]) -> Result<(Certificate, KeyPair)> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let key = KeyPair::generate()?;
         let certificate = CertificateParams::new(names)
-            .and_then(|params| params.signed_by(&key, &self.issuer))
-            .map_err(io::Error::other)?;
+            .and_then(|params| params.signed_by(&key, &self.issuer))?;
         Ok((certificate, key))
     }
 
@@ -84,18 +85,15 @@ impl Authority {
     pub fn connect(
         &self,
         address: SocketAddr,
-    ) -> io::Result<StreamOwned<ClientConnection, std::net::TcpStream>> {
+    ) -> Result<StreamOwned<ClientConnection, std::net::TcpStream>> {
         let mut roots = RootCertStore::empty();
-        roots
-            .add(self.issuer.der().clone())
-            .map_err(io::Error::other)?;
+        roots.add(self.issuer.der().clone())?;
         let config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
+            .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = address.ip().into();
-        let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(Arc::new(config), name)?;
         let mut stream = StreamOwned::new(connection, std::net::TcpStream::connect(address)?);
         stream.conn.complete_io(&mut stream.sock)?;
         Ok(stream)
@@ -105,17 +103,15 @@ impl Authority {
         &self,
         names: &[&str],
         clients: Arc<dyn ClientCertVerifier>,
-    ) -> io::Result<Arc<ServerConfig>> {
+    ) -> Result<Arc<ServerConfig>> {
         let (certificate, key) = self.sign(names)?;
         let config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
+            .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(clients)
             .with_single_cert(
                 vec![certificate.der().clone()],
                 PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
-            )
-            .map_err(io::Error::other)?;
+            )?;
         Ok(Arc::new(config))
     }
 }

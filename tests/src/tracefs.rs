@@ -10,25 +10,25 @@ pub struct Instance(PathBuf);
 
 impl Instance {
     /// An empty one; the name is made this process's own.
-    pub fn new(name: &str) -> io::Result<Self> {
+    pub fn new(name: &str) -> Result<Self> {
         let root = ROOTS
             .iter()
             .map(|root| Path::new(root).join("instances"))
             .find(|dir| dir.is_dir())
-            .ok_or_else(|| io::Error::other("tracefs is not mounted"))?;
+            .context("tracefs is not mounted")?;
         let dir = root.join(format!("evictd-{name}-{}", std::process::id()));
         fs::create_dir(&dir)?;
         Ok(Self(dir))
     }
 
-    pub fn write(&self, file: &str, text: &str) -> io::Result<()> {
+    pub fn write(&self, file: &str, text: &str) -> Result<()> {
         let path = self.0.join(file);
-        fs::write(&path, text).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
+        fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
     /// Switches an event (`signal/signal_generate`) on, for what a filter of the kernel's kind lets through. `false` where
     /// the kernel does not have it.
-    pub fn enable(&self, event: &str, filter: &str) -> io::Result<bool> {
+    pub fn enable(&self, event: &str, filter: &str) -> Result<bool> {
         let there = self.0.join("events").join(event).is_dir();
         if there {
             self.write(&format!("events/{event}/filter"), filter)?;
@@ -37,7 +37,7 @@ impl Instance {
         Ok(there)
     }
 
-    pub fn clear(&self) -> io::Result<()> {
+    pub fn clear(&self) -> Result<()> {
         self.write("trace", "")
     }
 
@@ -50,8 +50,8 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         let off = self.write("events/enable", "0");
-        if let Err(error) = off.and_then(|()| fs::remove_dir(&self.0)) {
-            eprintln!("{}: {error}", self.0.display());
+        if let Err(error) = off.and_then(|()| Ok(fs::remove_dir(&self.0)?)) {
+            eprintln!("{}: {error:#}", self.0.display());
         }
     }
 }

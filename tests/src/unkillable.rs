@@ -2,10 +2,8 @@
 //! its memory.
 
 use std::{
-    io,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use nix::{
@@ -16,6 +14,8 @@ use nix::{
     unistd::Pid,
 };
 
+use crate::prelude::*;
+
 /// Holds it until this is dropped. To be dropped before the process is waited for.
 pub struct Undying {
     release: Option<mpsc::Sender<()>>,
@@ -24,13 +24,12 @@ pub struct Undying {
 
 impl Undying {
     /// Takes hold of a child of this process.
-    pub fn hold(pid: u32) -> io::Result<Self> {
+    pub fn hold(pid: u32) -> Result<Self> {
         let (release, released) = mpsc::channel();
         let (held, ready) = mpsc::channel();
         // The kernel lets go of what a thread traces when that thread ends.
         let tracer = thread::spawn(move || trace(pid.cast_signed(), &held, &released));
-        let gone = |_| io::Error::other("the tracing thread has ended");
-        ready.recv().map_err(gone).and_then(|held| held)?;
+        ready.recv().context("the tracing thread has ended")??;
         Ok(Self {
             release: Some(release),
             tracer: Some(tracer),
@@ -38,10 +37,10 @@ impl Undying {
     }
 }
 
-fn trace(pid: i32, held: &mpsc::Sender<io::Result<()>>, released: &Receiver<()>) {
+fn trace(pid: i32, held: &mpsc::Sender<nix::Result<()>>, released: &Receiver<()>) {
     let pid = Pid::from_raw(pid);
     let seized = ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
-    if held.send(seized.map_err(io::Error::from)).is_err() || seized.is_err() {
+    if held.send(seized).is_err() || seized.is_err() {
         return;
     }
     // That it has stopped is told once, and must not pass for its end.

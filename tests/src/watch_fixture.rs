@@ -32,7 +32,7 @@ pub struct Following {
 
 impl Following {
     /// A server that was prepared, without watchers yet.
-    pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> io::Result<Self> {
+    pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> Result<Self> {
         let mut server = ApiServer::start()?;
         prepare(&mut server);
         let runtime = crate::current_thread()?;

@@ -80,9 +80,9 @@ pub struct Stage {
 impl Stage {
     /// Makes the tree of a node of `size` bytes and starts all pods. `hog_arguments` say how the hog allocates; it
     /// waits until it is released. `quiet` keeps refused `oom_score_adj`s to themselves.
-    pub fn start(name: &str, size: u64, hog_arguments: &[&str], quiet: bool) -> io::Result<Self> {
+    pub fn start(name: &str, size: u64, hog_arguments: &[&str], quiet: bool) -> Result<Self> {
         let cgroup = TestCgroup::new(name, size)?;
-        let memory = MemoryCgroup::open(cgroup.path()).map_err(io::Error::other)?;
+        let memory = MemoryCgroup::open(cgroup.path())?;
         let mib = size / MIB;
         let mut pods = Vec::new();
         for role in &WORKLOAD {
@@ -113,7 +113,7 @@ impl Stage {
     }
 
     /// Adds pods that use nothing, to be ranked with the others.
-    pub fn crowd(&mut self, count: u32) -> io::Result<()> {
+    pub fn crowd(&mut self, count: u32) -> Result<()> {
         for number in 0..count {
             self.cgroup.child(&crowd_directory(number))?;
         }
@@ -127,7 +127,7 @@ impl Stage {
     }
 
     /// The others have what they want when the usage stands still.
-    fn wait_until_settled(&self) -> io::Result<()> {
+    fn wait_until_settled(&self) -> Result<()> {
         let mut last = u64::MAX;
         loop {
             let usage = self.memory.usage()?;
@@ -144,9 +144,9 @@ impl Stage {
     }
 
     /// Lets the hog take its head start (`--head`) and waits until it has.
-    pub fn start_ahead(&mut self) -> io::Result<()> {
+    pub fn start_ahead(&mut self) -> Result<()> {
         let hog = self.hog().map(Hog::take_head);
-        hog.unwrap_or_else(|| Err(io::Error::other("the hog died before its head start")))
+        hog.unwrap_or_else(|| bail!("the hog died before its head start"))
     }
 
     fn hog(&mut self) -> Option<&mut Hog> {

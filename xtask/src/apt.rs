@@ -69,9 +69,7 @@ impl Apt {
                 }
             }
         }
-        if found.is_empty() {
-            bail!("{meta} depends on no kernel package");
-        }
+        ensure!(!found.is_empty(), "{meta} depends on no kernel package");
         Ok(found)
     }
 
@@ -89,9 +87,10 @@ impl Apt {
         let archives = fs::read_dir(&debs)?
             .map(|entry| Ok(entry?.path()))
             .collect::<Result<Vec<_>>>()?;
-        if archives.len() != packages.len() {
-            bail!("apt-get download brought {archives:?} for {packages:?}");
-        }
+        ensure!(
+            archives.len() == packages.len(),
+            "apt-get download brought {archives:?} for {packages:?}"
+        );
         Ok(archives)
     }
 }

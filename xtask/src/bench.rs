@@ -64,9 +64,10 @@ fn plan(bench: &Path, rest: &[String]) -> Plan {
 
 /// Runs the heats; the file has what came so far after each of them.
 fn in_guest(jobs: Vec<Vec<String>>, file: &Path) -> Result<()> {
-    if !cfg!(target_arch = "x86_64") {
-        bail!("the guest's kernel is for x86_64, and so must be the programs built here");
-    }
+    ensure!(
+        cfg!(target_arch = "x86_64"),
+        "the guest's kernel is for x86_64, and so must be the programs built here"
+    );
     let program = |package, name, inside: &str| -> Result<(String, PathBuf)> {
         Ok((inside.to_owned(), static_program(package, name)?))
     };

@@ -53,9 +53,11 @@ pub fn build<'a>(targets: impl IntoIterator<Item = &'a str>) -> Result<Vec<Execu
     let output = cargo
         .output()
         .with_context(|| format!("cannot start {cargo:?}"))?;
-    if !output.status.success() {
-        bail!("{cargo:?} ended with {}", output.status);
-    }
+    ensure!(
+        output.status.success(),
+        "{cargo:?} ended with {}",
+        output.status
+    );
     Ok(String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(executable)

@@ -3,12 +3,12 @@
 #[path = "../../ebpf/toolchain.rs"]
 mod toolchain;
 
-use std::{path::Path, process::Command};
-
-use anyhow::{Context as _, Result, bail};
 use toolchain::{Compiler, find_linker};
 
-use crate::shell::{apt_install, cargo, missing, run as sh};
+use crate::{
+    prelude::*,
+    shell::{apt_install, missing},
+};
 
 const BPF_LINKER_VERSION: &str = "0.13.0";
 const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
@@ -74,13 +74,12 @@ pub fn run() -> Result<()> {
 }
 
 fn install_compiler() -> Result<()> {
-    if !is_debian() {
-        bail!(
-            "no Rust compiler for BPF here. With rustup:\n  \
-             rustup toolchain install nightly --component rust-src\n\
-             then run `cargo xtask setup` again"
-        );
-    }
+    ensure!(
+        is_debian(),
+        "no Rust compiler for BPF here. With rustup:\n  \
+         rustup toolchain install nightly --component rust-src\n\
+         then run `cargo xtask setup` again"
+    );
     println!("setup: installing Debian's rustc with a compiled core for BPF");
     apt_install(&["rustc-web", "libstd-rust-web-dev-bpf"])
 }

@@ -11,9 +11,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
         .with_context(|| format!("cannot start {command:?}"))?;
-    if !status.success() {
-        bail!("{command:?} ended with {status}");
-    }
+    ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
 }
 

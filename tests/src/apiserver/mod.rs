@@ -38,25 +38,25 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Starts a server on a free port.
-    pub fn start() -> io::Result<Self> {
+    pub fn start() -> Result<Self> {
         Self::start_with(None)
     }
 
     /// Starts the server with TLS, and an authority of its own.
-    pub fn start_tls() -> io::Result<Self> {
+    pub fn start_tls() -> Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server(&["127.0.0.1"])?;
         Self::start_with(Some((authority, config)))
     }
 
     /// Starts the server with TLS, for clients with a certificate of its own authority only: its kubeconfig has one.
-    pub fn start_mutual_tls() -> io::Result<Self> {
+    pub fn start_mutual_tls() -> Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server_for_members(&["127.0.0.1"])?;
         Self::start_with(Some((authority, config)))
     }
 
-    fn start_with(tls: Option<(Authority, Arc<ServerConfig>)>) -> io::Result<Self> {
+    fn start_with(tls: Option<(Authority, Arc<ServerConfig>)>) -> Result<Self> {
         let mut server = Self {
             state: Arc::new(Mutex::new(State::new())),
             address: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -75,7 +75,7 @@ impl ApiServer {
     }
 
     /// Answers again, on the same port, with the state it had.
-    pub fn come_back(&mut self) -> io::Result<()> {
+    pub fn come_back(&mut self) -> Result<()> {
         if self.running.is_some() {
             return Ok(());
         }
@@ -87,10 +87,7 @@ impl ApiServer {
     }
 
     /// Answers with a certificate of another authority from now on, which clients are told to `trust` before that.
-    pub fn rotate_authority(
-        &mut self,
-        trust: impl FnOnce(&str) -> io::Result<()>,
-    ) -> io::Result<()> {
+    pub fn rotate_authority(&mut self, trust: impl FnOnce(&str) -> io::Result<()>) -> Result<()> {
         let authority = Authority::new()?;
         trust(&authority.pem())?;
         self.go_away();
@@ -149,14 +146,14 @@ impl ApiServer {
     }
 
     /// Writes a kubeconfig that leads here, with a token file beside it, and returns its path.
-    pub fn kubeconfig(&self, dir: &Path) -> io::Result<PathBuf> {
+    pub fn kubeconfig(&self, dir: &Path) -> Result<PathBuf> {
         let token = dir.join("token");
-        std::fs::write(&token, "first")?;
+        fs::write(&token, "first")?;
         let path = dir.join("kubeconfig");
         let mut cluster = json!({"server": self.url()});
         if self.tls.is_some() {
             let authority = dir.join("ca.crt");
-            std::fs::write(&authority, self.authority())?;
+            fs::write(&authority, self.authority())?;
             cluster["certificate-authority"] = json!(authority);
         }
         let mut user = json!({"tokenFile": token});
@@ -165,7 +162,7 @@ impl ApiServer {
             let files = [("client-certificate", certificate), ("client-key", key)];
             for (field, content) in files {
                 let path = dir.join(field);
-                std::fs::write(&path, content)?;
+                fs::write(&path, content)?;
                 user[field] = json!(path);
             }
         }
@@ -177,7 +174,7 @@ impl ApiServer {
             "users": [{"name": "test", "user": user}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
-        std::fs::write(&path, config.to_string())?;
+        fs::write(&path, config.to_string())?;
         Ok(path)
     }
 

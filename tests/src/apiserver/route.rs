@@ -86,7 +86,7 @@ async fn serve(state: &Arc<Mutex<State>>, mut request: Request) -> Response<Body
 
 /// An answer in whose middle the connection ends.
 fn cut() -> Response<Body> {
-    let end = futures::stream::once(async { Err::<&str, _>(io::Error::other("cut")) });
+    let end = futures::stream::once(async { Err::<&str, _>("cut") });
     Response::new(Body::from_stream(end))
 }
 

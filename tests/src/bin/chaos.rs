@@ -1,9 +1,12 @@
 //! `cargo xtask chaos`: faults strike while a hog grows.
 
-use std::{collections::BTreeMap, io, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum as _};
-use evictd_tests::chaos::{Case, Fault, Outcome};
+use evictd_tests::{
+    chaos::{Case, Fault, Outcome},
+    prelude::*,
+};
 
 /// Lets each fault strike an agent while a hog grows at each rate, and tells what did not hold in the end.
 #[derive(Parser)]
@@ -23,7 +26,7 @@ struct Arguments {
     seed: u64,
 }
 
-fn main() -> io::Result<ExitCode> {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let faults = match &*arguments.fault {
         [] => Fault::value_variants(),

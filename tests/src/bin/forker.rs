@@ -32,17 +32,15 @@ use nix::{
 
 const PAGE: usize = 4096;
 
-fn main() -> io::Result<()> {
+fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, flag, procs] = arguments.as_slice() else {
-        return Err(io::Error::other("usage: forker --cgroup PROCS"));
+        bail!("usage: forker --cgroup PROCS");
     };
-    if flag != "--cgroup" {
-        return Err(io::Error::other(format!("{flag}: unknown")));
-    }
+    ensure!(flag == "--cgroup", "{flag}: unknown");
     // Without a cgroup it stays where it was started.
     if !procs.is_empty() {
-        fs::write(procs, "0").map_err(|e| io::Error::other(format!("{procs}: {e}")))?;
+        fs::write(procs, "0").with_context(|| procs.clone())?;
     }
     println!("ready");
     let mut held = Vec::new();
@@ -73,7 +71,7 @@ fn main() -> io::Result<()> {
                     change(order, Path::new(dir), i)?;
                 }
             }
-            _ => return Err(io::Error::other(format!("no such order: {line}"))),
+            _ => bail!("no such order: {line}"),
         }
         println!("{}", (cpu_time()? - start).as_nanos());
     }
@@ -127,9 +125,8 @@ fn cpu_time() -> io::Result<Duration> {
     Ok(sum)
 }
 
-fn number(text: &str) -> io::Result<u64> {
-    text.parse()
-        .map_err(|_| io::Error::other(format!("{text} is no number")))
+fn number(text: &str) -> Result<u64> {
+    text.parse().with_context(|| format!("{text} is no number"))
 }
 
 /// A child that waits for a signal, or ends at once.
@@ -157,8 +154,8 @@ fn fork(waits: bool) -> io::Result<libc::pid_t> {
 }
 
 /// Maps so many pages without huge ones, touches each, and gives them back.
-fn fault(pages: u64) -> io::Result<()> {
-    let bytes = usize::try_from(pages).map_err(io::Error::other)? * PAGE;
+fn fault(pages: u64) -> Result<()> {
+    let bytes = usize::try_from(pages)? * PAGE;
     let mut mapped = MmapMut::map_anon(bytes)?;
     // A refusal changes nothing: the kernel has no huge pages.
     let _ = mapped.advise(Advice::NoHugePage);

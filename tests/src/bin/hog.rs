@@ -92,10 +92,10 @@ const STEP: usize = 256 << 10;
 const CHILD: usize = 4 << 20;
 const MIB: usize = 1 << 20;
 
-fn main() -> io::Result<()> {
+fn main() -> Result<()> {
     let arguments = Arguments::parse();
     for procs in &arguments.cgroup {
-        fs::write(procs, "0").map_err(|e| io::Error::other(format!("{}: {e}", procs.display())))?;
+        fs::write(procs, "0").with_context(|| procs.display().to_string())?;
     }
     if let Some(score) = arguments.oom_score_adj
         && let Err(e) = fs::write("/proc/self/oom_score_adj", score.to_string())
@@ -111,8 +111,8 @@ fn main() -> io::Result<()> {
         io::stdin().read_line(&mut String::new())?;
     }
     let bytes = |mib: u64| usize::try_from(mib).map(|mib| mib * MIB);
-    let head = bytes(arguments.head.min(arguments.mib)).map_err(io::Error::other)?;
-    let bytes = bytes(arguments.mib).map_err(io::Error::other)? - head;
+    let head = bytes(arguments.head.min(arguments.mib))?;
+    let bytes = bytes(arguments.mib)? - head;
     if head > 0 {
         hold(Way::Touch, head)?;
         println!("ahead");
@@ -132,7 +132,7 @@ fn main() -> io::Result<()> {
         Way::Write | Way::Read | Way::Map => use_file(&arguments, bytes, pace)?,
         Way::Files => make_files(&arguments.dir, bytes, pace)?,
         Way::Multimap => {
-            let size = usize::try_from(arguments.size).map_err(io::Error::other)? * MIB;
+            let size = usize::try_from(arguments.size)? * MIB;
             let file = write_file(&arguments, size, pace)?;
             for _ in 0..arguments.maps {
                 std::mem::forget(read(&file, size)?);
@@ -146,9 +146,7 @@ fn main() -> io::Result<()> {
                 .map(|_| std::thread::spawn(move || allocate(Way::Touch, bytes / 8, Pace(0))))
                 .collect();
             for thread in threads {
-                thread
-                    .join()
-                    .map_err(|_| io::Error::other("a thread died"))??;
+                thread.join().ok().context("a thread died")??;
             }
         }
         way => allocate(way, bytes, pace)?,
@@ -241,8 +239,8 @@ fn write_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<fs:
 }
 
 /// Goes through a file until that many bytes have been written, or read beside.
-fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<()> {
-    let size = usize::try_from(arguments.size).map_err(io::Error::other)? * MIB;
+fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> Result<()> {
+    let size = usize::try_from(arguments.size)? * MIB;
     let size = size.min(bytes).max(STEP);
     let file = write_file(arguments, size, pace)?;
     let (start, mut block, mut done) = (Instant::now(), vec![1_u8; STEP], size);

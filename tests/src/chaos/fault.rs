@@ -120,7 +120,7 @@ pub(super) fn strike(
     node: &mut Node,
     hog: &mut Hog,
     random: &mut fastrand::Rng,
-) -> io::Result<Healing> {
+) -> Result<Healing> {
     let stalled = |node: &Node, thread| Stalled::new(node.pid(), thread).map(Struck::Stalled);
     let struck = match fault {
         Fault::None => Struck::Nothing,
@@ -156,7 +156,7 @@ pub(super) fn strike(
             match second {
                 Err(error) if error.to_string().contains(IN_USE) => Struck::Nothing,
                 Err(error) => return Err(error),
-                Ok(_) => return Err(io::Error::other("two agents have one state directory")),
+                Ok(_) => bail!("two agents have one state directory"),
             }
         }
         Fault::FastPathStalled => stalled(node, "fastpath")?,
@@ -206,7 +206,7 @@ pub(super) fn strike(
 
 impl Healing {
     /// Puts it right; an agent runs afterwards.
-    pub fn heal(self, node: &mut Node) -> io::Result<()> {
+    pub fn heal(self, node: &mut Node) -> Result<()> {
         match self.0 {
             Struck::Nothing => Ok(()),
             // Dropped, they go on.
@@ -214,7 +214,7 @@ impl Healing {
             Struck::Frozen(_disk) => Ok(()),
             Struck::Stopped => node.agent()?.go_on(),
             Struck::NoAgent => node.start(),
-            Struck::Full(file) => fs::remove_file(file),
+            Struck::Full(file) => Ok(fs::remove_file(file)?),
             Struck::ReadOnly => chattr(node, "-i"),
             Struck::ApiAway => node.member.server.come_back(),
             Struck::Clock => move_clock(-CLOCK_SECONDS),
@@ -232,7 +232,7 @@ fn inject(node: &Node, path: &'static str, faults: &[InjectedFault]) -> Struck {
 }
 
 /// Leaves no byte of the state directory's disk.
-fn fill(node: &Node) -> io::Result<PathBuf> {
+fn fill(node: &Node) -> Result<PathBuf> {
     let path = node.disk()?.path().join("filler");
     let mut file = File::create(&path)?;
     let mut piece = vec![0; 1 << 20];
@@ -245,7 +245,7 @@ fn fill(node: &Node) -> io::Result<PathBuf> {
 }
 
 /// Makes the state directory immutable, or no longer so: what is open cannot be written either.
-fn chattr(node: &Node, how: &str) -> io::Result<()> {
+fn chattr(node: &Node, how: &str) -> Result<()> {
     let state = node.disk()?.path().join("state");
     let status = Command::new("chattr")
         .args(["-R", how])
@@ -253,11 +253,11 @@ fn chattr(node: &Node, how: &str) -> io::Result<()> {
         .status()?;
     match status.success() {
         true => Ok(()),
-        false => Err(io::Error::other(format!("chattr {how}: {status}"))),
+        false => bail!("chattr {how}: {status}"),
     }
 }
 
-fn move_clock(by: i64) -> io::Result<()> {
+fn move_clock(by: i64) -> Result<()> {
     use nix::time::{ClockId, clock_gettime, clock_settime};
     let now = clock_gettime(ClockId::CLOCK_REALTIME)?;
     let then = nix::sys::time::TimeSpec::new(now.tv_sec() + by, now.tv_nsec());

@@ -1,36 +1,35 @@
 //! The maps of a running agent, as another program of the machine could reach them.
 
-use std::{fs, io};
-
 use aya::maps::{Array, Map, MapData};
 use evictd_common::memory::{MemoryTrigger, NEVER};
 
+use crate::prelude::*;
+
 /// Puts every memory trigger of this process out of reach; how many there were.
-pub fn disable_triggers(process: u32) -> io::Result<u32> {
+pub fn disable_triggers(process: u32) -> Result<u32> {
     for id in ids(process)? {
-        let map = MapData::from_id(id).map_err(io::Error::other)?;
-        let info = map.info().map_err(io::Error::other)?;
+        let map = MapData::from_id(id)?;
+        let info = map.info()?;
         if info.name_as_str() != Some("TRIGGERS") {
             continue;
         }
         let map = Map::Array(map);
-        let mut triggers = Array::<_, MemoryTrigger>::try_from(map).map_err(io::Error::other)?;
+        let mut triggers = Array::<_, MemoryTrigger>::try_from(map)?;
         for index in 0..triggers.len() {
-            let trigger = triggers.get(&index, 0).map_err(io::Error::other)?;
+            let trigger = triggers.get(&index, 0)?;
             let disabled = MemoryTrigger {
                 limit: NEVER,
                 ..trigger
             };
-            let set = triggers.set(index, disabled, 0);
-            set.map_err(io::Error::other)?;
+            triggers.set(index, disabled, 0)?;
         }
         return Ok(triggers.len());
     }
-    Err(io::ErrorKind::NotFound.into())
+    bail!("no map of triggers")
 }
 
 /// The ids of the maps that a process holds open.
-fn ids(process: u32) -> io::Result<Vec<u32>> {
+fn ids(process: u32) -> Result<Vec<u32>> {
     let mut ids = Vec::new();
     for file in fs::read_dir(format!("/proc/{process}/fdinfo"))? {
         // One that was closed meanwhile is none of its maps.

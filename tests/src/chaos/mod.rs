@@ -5,7 +5,9 @@ mod fault;
 mod kernel_map;
 mod node;
 
-use std::{fmt, io};
+use std::fmt;
+
+use crate::prelude::*;
 
 pub use fault::Fault;
 
@@ -44,7 +46,7 @@ impl Case {
 
     /// Plays it.
     /// An error says nothing of the agent: the scene cannot be set.
-    pub fn run(self) -> io::Result<Outcome> {
+    pub fn run(self) -> Result<Outcome> {
         if let Some(why) = self.fault.cannot_strike() {
             return Ok(Outcome::Skipped(why));
         }
@@ -57,7 +59,7 @@ impl Case {
         let mut hog = node.start_hog(self.rate)?;
         node.wait_for_usage(self.strikes_at(), &mut hog);
         if self.strikes_before() && !hog.is_alive() {
-            return Err(io::Error::other("the hog has ended before the fault"));
+            bail!("the hog has ended before the fault");
         }
         let struck = fault::strike(self.fault, &mut node, &mut hog, &mut random)?;
         let ended = hog.wait();

@@ -37,7 +37,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(fault: Fault) -> io::Result<Self> {
+    pub fn new(fault: Fault) -> Result<Self> {
         let mut member = ClusterNode::of(ApiServer::start_tls()?, "chaos", MIB_IN_ALL)?;
         if fault == Fault::KubeletAway {
             // It is asked at the start alone.
@@ -82,19 +82,19 @@ impl Node {
     }
 
     /// Starts an agent in the place of the one before.
-    pub fn start(&mut self) -> io::Result<()> {
+    pub fn start(&mut self) -> Result<()> {
         self.agent = Some(self.another()?);
         Ok(())
     }
 
     /// Starts an agent beside the one that runs.
-    pub fn another(&self) -> io::Result<Agent> {
+    pub fn another(&self) -> Result<Agent> {
         Agent::start(&self.member.write()?, &[])
     }
 
-    pub fn agent(&self) -> io::Result<&Agent> {
+    pub fn agent(&self) -> Result<&Agent> {
         let agent = self.agent.as_ref();
-        agent.ok_or_else(|| io::Error::other("no agent runs"))
+        agent.context("no agent runs")
     }
 
     pub fn pid(&self) -> u32 {
@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// SIGTERM.
-    pub fn end(&mut self) -> io::Result<()> {
+    pub fn end(&mut self) -> Result<()> {
         match self.agent.take() {
             Some(mut agent) => agent.terminate().map(|_| ()),
             None => Ok(()),
@@ -127,16 +127,16 @@ impl Node {
         bpffs.map_or_else(PathBuf::new, |bpffs| bpffs.path().join("evictd"))
     }
 
-    pub fn disk(&self) -> io::Result<&Disk> {
+    pub fn disk(&self) -> Result<&Disk> {
         let disk = self.disk.as_ref();
-        disk.ok_or_else(|| io::Error::other("no disk of its own"))
+        disk.context("no disk of its own")
     }
 
     pub fn socket(&self) -> PathBuf {
         self.member.dir().join("cri.sock")
     }
 
-    pub fn start_hog(&self, rate: u64) -> io::Result<Hog> {
+    pub fn start_hog(&self, rate: u64) -> Result<Hog> {
         Hog::start(&self.hog, &["--mib", "1024", "--rate", &rate.to_string()])
     }
 
@@ -155,7 +155,7 @@ impl Node {
     }
 
     /// Lists what does not hold although it must, a sentence each. `ended` tells how the hog has ended.
-    pub fn violations(&mut self, fault: Fault, ended: io::Result<Option<i32>>) -> Vec<String> {
+    pub fn violations(&mut self, fault: Fault, ended: Result<Option<i32>>) -> Vec<String> {
         let mut found = Vec::new();
         let mut must = |holds: bool, sentence: String| {
             if !holds {

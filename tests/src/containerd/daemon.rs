@@ -143,7 +143,7 @@ impl DaemonContainer<'_> {
 
 impl Pods {
     /// Starts a DaemonSet's pod, its log below `logs`; answers with the container's id.
-    pub fn daemon(&self, container: &DaemonContainer<'_>, logs: &Path) -> io::Result<String> {
+    pub fn daemon(&self, container: &DaemonContainer<'_>, logs: &Path) -> Result<String> {
         let shared = container.spec["hostPID"] == true;
         let mut sandbox = sandbox_config("evictd", logs, shared);
         let security = sandbox

@@ -13,7 +13,7 @@ pub fn program(
     program: &Path,
     arguments: &[&str],
     ballast: usize,
-) -> io::Result<Vec<u8>> {
+) -> Result<Vec<u8>> {
     let mut content = BTreeMap::from([("busybox", fs::read(program)?)]);
     if ballast > 0 {
         content.insert("ballast", noise(reference, ballast));
@@ -40,7 +40,7 @@ pub fn program(
     ]))
 }
 
-fn tar(files: &BTreeMap<&str, Vec<u8>>) -> io::Result<Vec<u8>> {
+fn tar(files: &BTreeMap<&str, Vec<u8>>) -> Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, content) in files {
         let mut header = tar::Header::new_gnu();
@@ -48,7 +48,7 @@ fn tar(files: &BTreeMap<&str, Vec<u8>>) -> io::Result<Vec<u8>> {
         header.set_mode(0o755);
         builder.append_data(&mut header, path, &content[..])?;
     }
-    builder.into_inner()
+    Ok(builder.into_inner()?)
 }
 
 fn hex(content: &[u8]) -> String {

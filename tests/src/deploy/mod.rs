@@ -23,7 +23,7 @@ pub const CAPABILITIES: [(&str, u32); 6] = [
 /// Those of them that nothing on this machine can have: a machine that is a container itself may lack some, and its
 /// container runtime then refuses containers that ask for them. From the bounding set of the first process.
 pub fn missing_capabilities() -> Vec<&'static str> {
-    let status = std::fs::read_to_string("/proc/1/status").unwrap_or_default();
+    let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
     let set = status.lines().find_map(|l| l.strip_prefix("CapBnd:"));
     let Some(set) = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()) else {
         return Vec::new();
@@ -43,31 +43,28 @@ pub fn without_capabilities(container: &mut Value, names: &[&str]) {
 }
 
 /// Runs a program; an error is its own words.
-pub fn run(command: &mut Command) -> io::Result<String> {
+pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(said);
     }
     let error = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!(
-        "{command:?}: {said}{}",
-        error.trim()
-    )))
+    bail!("{command:?}: {said}{}", error.trim())
 }
 
 /// A directory below `target/`, which is made when it is not there: beside and then renamed, so that an interrupted download is never
 /// taken for a whole one.
-fn fetched(name: &str, fetch: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
+fn fetched(name: &str, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let target = checkout().join("target");
     let whole = target.join(name);
     if !whole.exists() {
         let partial = target.join(format!("{name}-{}.partial", std::process::id()));
-        std::fs::create_dir_all(&partial)?;
+        fs::create_dir_all(&partial)?;
         fetch(&partial)?;
         // Another test may have been faster: then this copy is not needed.
-        if std::fs::rename(&partial, &whole).is_err() {
-            std::fs::remove_dir_all(&partial)?;
+        if fs::rename(&partial, &whole).is_err() {
+            fs::remove_dir_all(&partial)?;
         }
     }
     Ok(whole)
@@ -80,9 +77,9 @@ pub fn checkout() -> &'static Path {
 }
 
 /// The files below a directory whose names end so.
-pub fn files_below(directory: &Path, extension: &str) -> io::Result<BTreeSet<PathBuf>> {
+pub fn files_below(directory: &Path, extension: &str) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(directory)? {
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
             found.extend(files_below(&path, extension)?);
@@ -120,7 +117,7 @@ const CONFIGURATION_LABEL: &str = "evictd.dev/configuration";
 
 /// The files of `deploy/manifests` as the chart renders them: name and content. Kustomize names the ConfigMap by its content
 /// as the chart does, so that an overlay with another configuration is rolled out as well.
-pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String, String>> {
+pub fn plain(rendered: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let mut config_map = None;
     for (template, text) in rendered {
@@ -136,14 +133,12 @@ pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String,
         let head = "# Rendered from deploy/chart; see docs/deploy.md before changing it by hand.\n";
         files.insert(name.to_owned(), format!("{head}{text}\n"));
     }
-    let config_map = config_map.ok_or_else(|| io::Error::other("no ConfigMap"))?;
+    let config_map = config_map.context("no ConfigMap")?;
     let (Some(name), Some(data)) = (
         config_map["metadata"]["name"].as_str(),
         config_map["data"][CONFIGURATION].as_str(),
     ) else {
-        return Err(io::Error::other(format!(
-            "no {CONFIGURATION} in {config_map}"
-        )));
+        bail!("no {CONFIGURATION} in {config_map}");
     };
     for text in files.values_mut() {
         *text = text.replace(name, RELEASE);
@@ -189,20 +184,19 @@ fn config_map(configuration: &str) -> Value {
     })
 }
 
-pub fn objects(text: &str) -> io::Result<Vec<Value>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(io::Error::other)?;
+pub fn objects(text: &str) -> Result<Vec<Value>> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
-pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
+pub fn all_objects(files: &BTreeMap<String, String>) -> Result<Vec<Value>> {
     let mut all = Vec::new();
     for (name, text) in files {
         let file = name.rsplit('/').next().unwrap_or(name);
         if file == CONFIGURATION {
             all.push(config_map(text));
         } else if name.ends_with(".yaml") && file != "kustomization.yaml" {
-            let found = objects(text).map_err(|e| io::Error::other(format!("{name}: {e}")))?;
-            all.extend(found);
+            all.extend(objects(text).with_context(|| name.clone())?);
         }
     }
     Ok(all)
@@ -213,12 +207,12 @@ pub struct Chart(pub Vec<Value>);
 
 impl Chart {
     /// Renders the chart with these values.
-    pub fn of(values: &Value) -> io::Result<Self> {
+    pub fn of(values: &Value) -> Result<Self> {
         helm::objects(values).map(Self)
     }
 
     /// The plain manifests as they are in the checkout.
-    pub fn plain() -> io::Result<Self> {
+    pub fn plain() -> Result<Self> {
         all_objects(&manifests()?).map(Self)
     }
 
@@ -274,17 +268,17 @@ impl Index<&str> for Chart {
 }
 
 /// The files of `deploy/manifests`: name and content.
-pub fn manifests() -> io::Result<BTreeMap<String, String>> {
+pub fn manifests() -> Result<BTreeMap<String, String>> {
     files_of(&dir().join("manifests"))
 }
 
 /// The files of a directory: name and content.
-pub fn files_of(directory: &Path) -> io::Result<BTreeMap<String, String>> {
-    let entries = std::fs::read_dir(directory)?;
-    let read = |entry: io::Result<std::fs::DirEntry>| {
+pub fn files_of(directory: &Path) -> Result<BTreeMap<String, String>> {
+    let entries = fs::read_dir(directory)?;
+    let read = |entry: io::Result<fs::DirEntry>| {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        Ok((name.into_owned(), std::fs::read_to_string(&path)?))
+        Ok((name.into_owned(), fs::read_to_string(&path)?))
     };
     entries.map(read).collect()
 }

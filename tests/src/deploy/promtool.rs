@@ -10,11 +10,11 @@ const PACKAGE: &str = "prometheus";
 /// The program, fetched when it is needed for the first time; or why it cannot be had here.
 pub fn promtool() -> Result<&'static Path, &'static str> {
     static PROMTOOL: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = PROMTOOL.get_or_init(|| find().map_err(|e| format!("no promtool: {e}")));
+    let found = PROMTOOL.get_or_init(|| find().map_err(|e| format!("no promtool: {e:#}")));
     found.as_deref().map_err(String::as_str)
 }
 
-fn find() -> io::Result<PathBuf> {
+fn find() -> Result<PathBuf> {
     if Command::new("promtool").arg("--version").output().is_ok() {
         return Ok("promtool".into());
     }
@@ -33,7 +33,7 @@ fn find() -> io::Result<PathBuf> {
             .flatten()
             .map(|entry| entry.path())
             .find(|path| path.extension().is_some_and(|e| e == "deb"))
-            .ok_or_else(|| io::Error::other("apt-get downloaded no package"))?;
+            .context("apt-get downloaded no package")?;
         run(Command::new("dpkg").arg("-x").arg(&package).arg(partial))?;
         Ok(())
     })?;

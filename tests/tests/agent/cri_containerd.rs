@@ -23,13 +23,13 @@ struct Node {
 }
 
 impl Node {
-    fn new() -> io::Result<Self> {
+    fn new() -> Result<Self> {
         let disk = Disk::new("ext4", 512, 32_768)?;
         let containerd = Containerd::start(&disk.path())?;
         Ok(Self { containerd, disk })
     }
 
-    fn add(&self, name: &str, arguments: &[&str]) -> io::Result<String> {
+    fn add(&self, name: &str, arguments: &[&str]) -> Result<String> {
         let reference = format!("localhost/{name}:1");
         let busybox = containerd::busybox()?;
         let archive = containerd::program(&reference, &busybox, arguments, BALLAST)?;

@@ -18,12 +18,12 @@ struct Node {
 }
 
 impl Node {
-    fn new(name: &str) -> std::io::Result<Self> {
+    fn new(name: &str) -> Result<Self> {
         Self::on(Disk::new("ext4", 128, 4096)?, name, 256)
     }
 
     /// On a disk, with so many MiB of memory.
-    fn on(disk: Disk, name: &str, mib: u64) -> std::io::Result<Self> {
+    fn on(disk: Disk, name: &str, mib: u64) -> Result<Self> {
         let dir = disk.path().join("pod");
         fs::create_dir(&dir)?;
         fs::write(dir.join("data"), vec![1; 8 * MIB])?;

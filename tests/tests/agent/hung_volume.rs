@@ -16,7 +16,7 @@ struct Hung {
 }
 
 impl Hung {
-    fn mount(at: &Path) -> io::Result<Self> {
+    fn mount(at: &Path) -> Result<Self> {
         let mut device = File::options().read(true).write(true).open("/dev/fuse")?;
         let fd = device.as_raw_fd();
         let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0");

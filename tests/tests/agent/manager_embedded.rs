@@ -27,7 +27,7 @@ impl Two {
     }
 
     /// The same with emptyDirs of this limit, on a disk of so many MiB and inodes.
-    fn on_disk(name: &str, mib: u64, inodes: u64, size_limit: &str) -> std::io::Result<Self> {
+    fn on_disk(name: &str, mib: u64, inodes: u64, size_limit: &str) -> Result<Self> {
         let disk = Disk::new("ext4", mib, inodes)?;
         Ok(Self::of(name, Some(disk), size_limit))
     }

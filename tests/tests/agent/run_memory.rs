@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt as _;
 
 use evictd_tests::{mounts, prelude::*, scrape::value};
 /// From now on this process reads the machine's memory from a file.
-fn read_from(meminfo: &Path) -> std::io::Result<()> {
+fn read_from(meminfo: &Path) -> io::Result<()> {
     mounts::apart()?;
     mounts::bind(meminfo, Path::new("/proc/meminfo"))
 }

@@ -317,7 +317,7 @@ fn what_is_not_there_is_refused() {
     let expected = "is no positive number of seconds";
     refused(&["top", "--interval", "0"], &[], expected);
     let config = dir.path().join("config.yaml");
-    std::fs::write(&config, "colour: red").unwrap();
+    fs::write(&config, "colour: red").unwrap();
     let config: &[(&str, &Path)] = &[("--config", &config)];
     refused(&["top"], config, "colour: unknown field");
     // Nothing has happened: nothing is listed.

@@ -16,7 +16,7 @@ fn recordings() -> PathBuf {
 }
 
 fn summary() -> Value {
-    let text = std::fs::read_to_string(recordings().join("kubelet/summary.json")).unwrap();
+    let text = fs::read_to_string(recordings().join("kubelet/summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
@@ -63,7 +63,7 @@ fn v2(path: &str) -> PathBuf {
 }
 
 fn number_in(path: &Path, key: &str) -> u64 {
-    let text = std::fs::read_to_string(path).unwrap();
+    let text = fs::read_to_string(path).unwrap();
     let line = text.lines().find_map(|l| l.strip_prefix(key)).unwrap();
     line.trim().parse().unwrap()
 }

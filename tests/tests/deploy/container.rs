@@ -4,7 +4,7 @@
 //! Different from a node: the agent is this checkout's (with its libraries mounted, since a test builds no static one), the
 //! container uses the node's network, and a cgroup plays the node's memory.
 
-use std::{fmt::Display, io};
+use std::fmt::Display;
 
 use evictd_tests::{
     agent::binary,
@@ -34,7 +34,7 @@ struct NodeFiles {
 }
 
 impl NodeFiles {
-    fn new() -> io::Result<Self> {
+    fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let none: Option<&str> = None;
         let files = Self {
@@ -63,7 +63,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(name: &str) -> io::Result<Self> {
+    fn new(name: &str) -> Result<Self> {
         let root = tempfile::tempdir()?;
         let containerd = Containerd::start(root.path())?;
         containerd.import(&containerd::program(
@@ -87,7 +87,7 @@ impl Node {
 
     /// Starts the agent and waits until it watches; answers with its process id and what it has said. An error is the
     /// runtime's, that cannot start such a container here.
-    fn start(&self, spec: &Value) -> io::Result<(u32, String)> {
+    fn start(&self, spec: &Value) -> Result<(u32, String)> {
         let config = self.files.at("config");
         fs::write(config.join("config.yaml"), self.member.config.to_string())?;
         let state = self.member.dir().join("state");
@@ -126,7 +126,7 @@ impl Node {
         let tasks = self.tasks();
         let line = tasks.lines().find_map(|line| line.strip_prefix(&id));
         let pid = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        let pid = pid.ok_or_else(|| io::Error::other(format!("no process: {tasks}")))?;
+        let pid = pid.with_context(|| format!("no process: {tasks}"))?;
         Ok((pid, said()))
     }
 

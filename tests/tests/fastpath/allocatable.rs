@@ -158,7 +158,7 @@ fn a_pods_cgroup_that_goes_away() {
     let mut dirs = evictd_tests::cgroup::descendants(&pods).unwrap();
     dirs.reverse();
     for dir in dirs {
-        std::fs::remove_dir(dir).unwrap();
+        fs::remove_dir(dir).unwrap();
     }
     let report = watched.report(SOON).expect("it is said");
     let FastPathEvent::ScopeGone { signal, .. } = report else {

@@ -11,7 +11,7 @@ use evictd_tests::{cgroup::holds, node::mem_available, prelude::*, unkillable::U
 fn btf_describes_the_charge_path() {
     skip_if!(no_bpf());
     let btf = Btf::of_kernel().unwrap();
-    let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+    let types = fs::read("/sys/kernel/btf/vmlinux").unwrap();
     let name = b"\0page_counter_try_charge\0";
     assert!(types.windows(name.len()).any(|w| w == name));
     assert!(btf.offset("mem_cgroup", "memory.usage").is_ok());

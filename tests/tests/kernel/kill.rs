@@ -125,7 +125,7 @@ fn a_pid_that_is_another_process_now_is_not_signalled() {
 }
 
 /// Starts a process with this PID, if the kernel gives it away.
-fn start_as(pid: u32) -> io::Result<Option<Child>> {
+fn start_as(pid: u32) -> Result<Option<Child>> {
     for _ in 0..100 {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())?;
         let mut child = Command::new("sleep")

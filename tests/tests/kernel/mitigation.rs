@@ -149,7 +149,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(name: &str, grace: &str) -> std::io::Result<Self> {
+    fn new(name: &str, grace: &str) -> Result<Self> {
         let disk = Disk::new("ext4", 96, 4096)?;
         let pod = |name: &str| json!({ "name": name, "cgroup": format!("besteffort/{name}") });
         let mut files = Files::of(name, 160, &json!([pod("cold"), pod("greedy")]));

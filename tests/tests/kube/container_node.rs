@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 
 use evictd_tests::{mounts, prelude::*};
 /// From now on this process sees the node's cgroup alone.
-fn see_only(node: &Path, root: &Path) -> std::io::Result<()> {
+fn see_only(node: &Path, root: &Path) -> io::Result<()> {
     mounts::apart()?;
     mounts::bind(node, root)
 }

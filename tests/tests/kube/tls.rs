@@ -89,7 +89,7 @@ fn the_service_account_of_a_pod() {
 }
 
 /// The account's files where they are looked for, seen by this process and its children only.
-fn mount_account(from: &Path) -> std::io::Result<()> {
+fn mount_account(from: &Path) -> io::Result<()> {
     mounts::apart()?;
     let none: Option<&str> = None;
     // `/run` holds nothing that the agent needs here, and may lack the directory.

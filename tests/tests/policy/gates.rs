@@ -222,7 +222,7 @@ fn no_redirect_is_followed() {
     first.set("/here", Script::Redirect(to));
     second.json("/there", json!({"ok": true}));
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("db"), "s3cret\n").unwrap();
+    fs::write(dir.path().join("db"), "s3cret\n").unwrap();
     let gate = json!({"http": {"port": first.port(), "path": "/here", "token": "db", "allowInsecure": true}});
     let secrets = Secrets::new(Some(dir.path().to_owned()));
     let kept = keep_all("gateredirect", &[first.ip()], gated(gate.clone()), secrets);

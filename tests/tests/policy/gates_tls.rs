@@ -27,9 +27,9 @@ fn the_certificate_must_be_signed_by_the_policys_authority() {
     let server = Scripted::start_tls(61, &mine).unwrap();
     server.json("/health", json!({"ok": true}));
     let files = tempfile::tempdir().unwrap();
-    std::fs::write(files.path().join("mine.crt"), mine.pem()).unwrap();
-    std::fs::write(files.path().join("other.crt"), other.pem()).unwrap();
-    std::fs::write(files.path().join("token"), "s3cret\n").unwrap();
+    fs::write(files.path().join("mine.crt"), mine.pem()).unwrap();
+    fs::write(files.path().join("other.crt"), other.pem()).unwrap();
+    fs::write(files.path().join("token"), "s3cret\n").unwrap();
     let secrets = Secrets::new(Some(files.path().to_owned()));
     let error = |kept: &Kept| kept.explain("db").rules[0].gates[0].error.clone();
 

@@ -42,7 +42,7 @@ fn rendered(spec: &Value) -> Vec<Value> {
         "metadata": {"name": "p"},
         "spec": scoped(spec.clone()),
     });
-    std::fs::write(&path, policy.to_string()).unwrap();
+    fs::write(&path, policy.to_string()).unwrap();
     render(&path)
 }
 

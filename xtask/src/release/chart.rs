@@ -1,13 +1,14 @@
 //! The chart as `helm package` writes it, and as the artifact that `helm pull oci://...` reads from a registry.
 
-use std::{io::Write as _, path::Path};
+use std::io::Write as _;
 
-use anyhow::{Context as _, Result, ensure};
 use flate2::{Compression, GzBuilder};
-use serde_json::{Value, json};
 
 use super::{VERSION, read_tree};
-use crate::image::{Provenance, archive, oci};
+use crate::{
+    image::{Provenance, archive, oci},
+    prelude::*,
+};
 
 /// Helm's media types.
 pub const CONFIGURATION: &str = "application/vnd.cncf.helm.config.v1+json";

@@ -64,11 +64,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .args(["status", "--porcelain"]),
     )?;
     if !changes.trim().is_empty() {
-        if !arguments.allow_dirty {
-            bail!(
-                "the checkout has changes that are not committed (--allow-dirty to go on):\n{changes}"
-            );
-        }
+        ensure!(
+            arguments.allow_dirty,
+            "the checkout has changes that are not committed (--allow-dirty to go on):\n{changes}"
+        );
         provenance.revision = None;
     }
     let arches = match arguments.arch.as_slice() {

@@ -6,7 +6,6 @@ mod times;
 
 use std::thread;
 
-use anyhow::{Result, bail};
 use clap::Parser as _;
 
 use self::{
@@ -16,6 +15,7 @@ use self::{
 };
 use crate::{
     plan::{self, Executable},
+    prelude::*,
     setup,
     vm::{self, Cgroup, OnMachine},
 };
@@ -112,9 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     times.print();
     tally.print_counts();
-    if tally.has_failed() {
-        bail!("tests have failed");
-    }
+    ensure!(!tally.has_failed(), "tests have failed");
     Ok(())
 }
 

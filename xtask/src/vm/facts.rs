@@ -1,8 +1,7 @@
 //! `cargo xtask vm facts`: asks each kernel what it has, and prints the answers side by side as Markdown.
 
-use anyhow::{Result, bail};
-
 use super::{MachineOptions, protocol::Status, run_one, table::render};
+use crate::prelude::*;
 
 const SCRIPT: &str = include_str!("facts.sh");
 /// The prototypes are read out of all of BTF by an interpreter under emulation.
@@ -21,12 +20,11 @@ pub fn print(kernels: &[&str], machine: &MachineOptions) -> Result<()> {
         let status = run_one(kernel, machine, TIMEOUT, command, |bytes| {
             output.extend_from_slice(bytes)
         })?;
-        if status != Status::Exited(0) {
-            bail!(
-                "kernel {kernel}: {status:?}: {}",
-                String::from_utf8_lossy(&output)
-            );
-        }
+        ensure!(
+            status == Status::Exited(0),
+            "kernel {kernel}: {status:?}: {}",
+            String::from_utf8_lossy(&output)
+        );
         add(&mut sections, column, &String::from_utf8_lossy(&output));
     }
     for (title, facts) in &sections {

@@ -18,11 +18,9 @@ mod suite;
 mod table;
 mod unpacked;
 
-use std::{fs, io::Write as _, path::PathBuf, process};
+use std::{io::Write as _, process};
 
-use anyhow::{Context as _, Result, anyhow, bail};
-
-use crate::shell::workspace_root;
+use anyhow::anyhow;
 
 use self::{
     guest::{Event, Guest, How},
@@ -30,11 +28,13 @@ use self::{
     protocol::{Job, Status},
     qemu::Machine,
 };
+
 pub use self::{
     qemu::Cgroup,
     suite::{OnMachine, Options, prepare, test, test_on},
     table::{Summary, render},
 };
+use crate::prelude::*;
 
 /// What `cargo xtask vm` can do.
 #[derive(clap::Subcommand)]
@@ -130,9 +130,7 @@ pub fn run(command: Command) -> Result<()> {
                 disk: None,
             };
             let status = shell.interactive()?;
-            if !status.success() {
-                bail!("QEMU ended with {status}");
-            }
+            ensure!(status.success(), "QEMU ended with {status}");
             Ok(())
         }
         Command::Facts { kernels, machine } => {

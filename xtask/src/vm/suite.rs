@@ -97,13 +97,12 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
         .into_iter()
         .filter(|test| options.wants(test))
         .collect();
-    if tests.is_empty() {
-        bail!(
-            "no test matches --exact {:?} --filter {:?}",
-            options.exact,
-            options.filter
-        );
-    }
+    ensure!(
+        !tests.is_empty(),
+        "no test matches --exact {:?} --filter {:?}",
+        options.exact,
+        options.filter
+    );
     // The others would take the guest's memory and the time to unpack them.
     let used = |binary: &str| tests.iter().any(|test| test.binary == binary);
     built.tests.retain(|(binary, _)| used(binary));

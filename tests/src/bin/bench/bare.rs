@@ -18,14 +18,14 @@ use nix::{
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Microseconds from the write until the kill has returned, once per run.
-pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
+pub fn measure(runs: usize) -> Result<Vec<f64>> {
     let count = std::thread::available_parallelism()?.get();
     let (wake_thread, sleeper) = (0, 1 % count);
     let event = Arc::new(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?);
     let read_end = Arc::clone(&event);
     let (victims, next) = mpsc::channel::<i32>();
     let (killed, times) = mpsc::channel();
-    let killer = std::thread::spawn(move || -> io::Result<()> {
+    let killer = std::thread::spawn(move || -> Result<()> {
         cpus::tie(0, &[sleeper])?;
         // Refused, a page fault may come into a measurement.
         let _ = lock_memory();
@@ -40,7 +40,7 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
         }
         Ok(())
     });
-    let woken = std::thread::spawn(move || -> io::Result<Vec<f64>> {
+    let woken = std::thread::spawn(move || -> Result<Vec<f64>> {
         cpus::tie(0, &[wake_thread])?;
         let mut found = Vec::with_capacity(runs);
         for _ in 0..runs {
@@ -63,8 +63,8 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
         }
         Ok(found)
     });
-    let panicked = |_| io::Error::other("a thread has panicked");
-    let found = woken.join().map_err(panicked)??;
-    killer.join().map_err(panicked)??;
+    let panicked = "a thread has panicked";
+    let found = woken.join().ok().context(panicked)??;
+    killer.join().ok().context(panicked)??;
     Ok(found)
 }

@@ -33,7 +33,7 @@ pub struct Beside {
 
 /// Measures all contenders round by round, so that what else the machine does hits all alike. Which one is absent from the race is
 /// absent here.
-pub fn run(programme: &Programme, absent: &[(String, String)]) -> io::Result<Vec<Beside>> {
+pub fn run(programme: &Programme, absent: &[(String, String)]) -> Result<Vec<Beside>> {
     let (manager, time) = match programme.is_quick {
         true => (1, Duration::from_millis(700)),
         false => (5, Duration::from_secs(2)),
@@ -55,11 +55,7 @@ pub fn run(programme: &Programme, absent: &[(String, String)]) -> io::Result<Vec
     Ok(compare(found))
 }
 
-fn beside(
-    contender: Contender,
-    programme: &Programme,
-    time: Duration,
-) -> io::Result<Option<Service>> {
+fn beside(contender: Contender, programme: &Programme, time: Duration) -> Result<Option<Service>> {
     let plan = Plan {
         programme,
         contender,

@@ -76,7 +76,7 @@ impl Contender {
         phase: f64,
         files: &Path,
         own: Option<&Own>,
-    ) -> io::Result<Running> {
+    ) -> Result<Running> {
         let manifest = files.join("pods.json");
         fs::write(&manifest, stage.manifest())?;
         let competitor = |words: &[String]| {
@@ -108,10 +108,10 @@ impl Contender {
 
     /// Called when the hog is on its way, shortly before the threshold: from here the floor is alone, and the spinner
     /// spins, which on few CPUs starves everything that would have to be set up.
-    pub fn last_moment(self, running: &mut Running) -> io::Result<()> {
+    pub fn last_moment(self, running: &mut Running) -> Result<()> {
         match (self, running) {
             (Self::Floor, Running::Evictd(agent)) => agent.stop(),
-            (Self::Spinner, Running::Competitor(spinner)) => spinner.tell(""),
+            (Self::Spinner, Running::Competitor(spinner)) => Ok(spinner.tell("")?),
             _ => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ fn evictd(
     hook: &str,
     files: &Path,
     own: Option<&Own>,
-) -> io::Result<Running> {
+) -> Result<Running> {
     let config = serde_json::json!({
         "scope": { "cgroup": stage.cgroup.path() },
         "evictionHard": { "memory.available": threshold.to_string() },
@@ -157,7 +157,7 @@ impl Running {
     }
 
     /// Whether it has ended by itself, or was ended from outside.
-    pub fn has_died(&mut self) -> io::Result<bool> {
+    pub fn has_died(&mut self) -> Result<bool> {
         match self {
             Self::None => Ok(false),
             Self::Evictd(agent) => agent.has_ended(),

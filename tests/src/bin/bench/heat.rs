@@ -105,7 +105,7 @@ pub struct Heat {
 impl Plan<'_> {
     /// Starts the contender. Where its own memory is to be short it runs in a cgroup of its own, which has to
     /// outlive it and comes first for that.
-    pub fn start(&self, stage: &Stage, files: &Path) -> io::Result<(Option<Own>, Running)> {
+    pub fn start(&self, stage: &Stage, files: &Path) -> Result<(Option<Own>, Running)> {
         let mut own = Own::under(self.programme.load)?;
         let contender = self.contender;
         let threshold = self.programme.threshold;
@@ -117,7 +117,7 @@ impl Plan<'_> {
     }
 
     /// The node with all its pods, in a cgroup of this name.
-    pub fn stage(&self, name: &str) -> io::Result<Stage> {
+    pub fn stage(&self, name: &str) -> Result<Stage> {
         let hog = hog_arguments(self);
         let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
         let mut stage = Stage::start(name, self.programme.size, &hog, true)?;
@@ -126,7 +126,7 @@ impl Plan<'_> {
     }
 }
 
-pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
+pub fn run(plan: &Plan<'_>, trace: &Trace) -> Result<Heat> {
     let mut stage = plan.stage("bench")?;
     let files = tempfile::Builder::new().prefix("evictd-bench-").tempdir()?;
     let quiet_pod = stage.directory_of("api").unwrap_or_default();
@@ -146,9 +146,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     stage.release_hog()?;
     let over = Instant::now() + TIMEOUT;
     while exit.time().is_none() && !oom_killed(&stage) && Instant::now() < over {
-        if interrupted() {
-            return Err(io::Error::other("interrupted"));
-        }
+        ensure!(!interrupted(), "interrupted");
         std::thread::sleep(Duration::from_millis(1));
     }
     wait_for_return(&stage, amount)?;
@@ -224,12 +222,10 @@ pub fn killer(oom: bool, first: Option<&Kill>, is_hog: impl Fn(&Task) -> bool) -
 }
 
 /// Goes on after this time, unless it is interrupted.
-pub fn wait(time: Duration) -> io::Result<()> {
+pub fn wait(time: Duration) -> Result<()> {
     let end = Instant::now() + time;
     while Instant::now() < end {
-        if interrupted() {
-            return Err(io::Error::other("interrupted"));
-        }
+        ensure!(!interrupted(), "interrupted");
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
@@ -253,17 +249,17 @@ fn oom_killed(stage: &Stage) -> bool {
 }
 
 /// A cgroup as the node, of which so many bytes must be available.
-pub fn scope(cgroup: &Path, amount: u64) -> io::Result<Scope> {
-    let memory = MemoryCgroup::open(cgroup).map_err(io::Error::other)?;
+pub fn scope(cgroup: &Path, amount: u64) -> Result<Scope> {
+    let memory = MemoryCgroup::open(cgroup)?;
     let thresholds = |_| MemoryThresholds {
         threshold: amount,
         resolved: amount,
         floor: None,
     };
-    Scope::open(memory, ScopeKind::Node, thresholds, false).map_err(io::Error::other)
+    Ok(Scope::open(memory, ScopeKind::Node, thresholds, false)?)
 }
 
-fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
+fn wait_for_return(stage: &Stage, amount: u64) -> Result<()> {
     let scope = scope(stage.cgroup.path(), amount)?;
     let over = Instant::now() + RETURN;
     while scope.sample()?.guarded_available < amount && Instant::now() < over {

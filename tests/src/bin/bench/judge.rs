@@ -72,7 +72,7 @@ pub struct Verdict {
 }
 
 /// Runs until it has killed, says so, and waits for its own end.
-pub fn run(way: &Way) -> io::Result<()> {
+pub fn run(way: &Way) -> Result<()> {
     let status = match way {
         Way::Poll {
             task,
@@ -88,7 +88,7 @@ pub fn run(way: &Way) -> io::Result<()> {
     }
 }
 
-fn poll(judge: &mut Judge, interval: u64, phase: u64) -> io::Result<Verdict> {
+fn poll(judge: &mut Judge, interval: u64, phase: u64) -> Result<Verdict> {
     println!("ready");
     std::thread::sleep(Duration::from_millis(phase));
     loop {
@@ -99,7 +99,7 @@ fn poll(judge: &mut Judge, interval: u64, phase: u64) -> io::Result<Verdict> {
     }
 }
 
-fn notified(judge: &mut Judge) -> io::Result<Verdict> {
+fn notified(judge: &mut Judge) -> Result<Verdict> {
     let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
     let usage = File::open(judge.scope.cgroup().path().join("memory.usage_in_bytes"))?;
     let mut registered = judge.register(&usage, &event)?;
@@ -117,12 +117,12 @@ fn notified(judge: &mut Judge) -> io::Result<Verdict> {
     }
 }
 
-fn spin(judge: &Judge, victim: i32) -> io::Result<Verdict> {
+fn spin(judge: &Judge, victim: i32) -> Result<Verdict> {
     let last = std::thread::available_parallelism()?.get() - 1;
     cpus::tie(0, &[last])?;
     // SAFETY: plain integers. Not SCHED_FIFO: the kernel takes a CPU away from a real-time thread that never sleeps.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } != 0 {
-        return Err(io::Error::last_os_error());
+        bail!(io::Error::last_os_error());
     }
     println!("ready");
     io::stdin().read_line(&mut String::new())?;
@@ -147,40 +147,39 @@ struct Judge {
 }
 
 impl Judge {
-    fn new(task: &Task) -> io::Result<Self> {
+    fn new(task: &Task) -> Result<Self> {
         let state_dir = Path::new(DEFAULT_STATE_DIR);
-        let pods =
-            pod_manifest::load(&task.manifest, &task.scope, state_dir).map_err(io::Error::other)?;
+        let pods = pod_manifest::load(&task.manifest, &task.scope, state_dir)?;
         let entries: Result<Vec<_>, _> = pods
             .iter()
             .map(|p| PodEntry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
             .collect();
         Ok(Self {
             scope: scope(&task.scope, task.threshold)?,
-            table: Box::new(PodTable::new(entries.map_err(io::Error::other)?)),
+            table: Box::new(PodTable::new(entries?)),
             threshold: task.threshold,
         })
     }
 
-    fn limit(&self) -> io::Result<u64> {
+    fn limit(&self) -> Result<u64> {
         let look = self.scope.sample()?;
         Ok(self
             .scope
             .usage_limit(self.threshold, look.reclaimable_cache))
     }
 
-    fn register(&self, usage: &File, event: &EventFd) -> io::Result<u64> {
+    fn register(&self, usage: &File, event: &EventFd) -> Result<u64> {
         let limit = self.limit()?;
         let control = self.scope.cgroup().path().join("cgroup.event_control");
         // The kernel compares with >; one page less makes it "at the limit".
         let threshold = limit - page_size();
         let [event, usage] = [event.as_fd(), usage.as_fd()].map(|fd| fd.as_raw_fd());
-        std::fs::write(control, format!("{event} {usage} {threshold}"))?;
+        fs::write(control, format!("{event} {usage} {threshold}"))?;
         Ok(limit)
     }
 
     /// One round: nothing while the threshold is not met.
-    fn look(&mut self) -> io::Result<Option<Verdict>> {
+    fn look(&mut self) -> Result<Option<Verdict>> {
         let look = self.scope.sample()?;
         if look.guarded_available >= self.threshold {
             return Ok(None);

@@ -34,7 +34,7 @@ pub struct Load(Vec<Reaped>);
 
 impl Load {
     /// Starts it, outside of every node that is played; what belongs into a contender's cgroup starts with the contender.
-    pub fn start(kind: Kind) -> io::Result<Self> {
+    pub fn start(kind: Kind) -> Result<Self> {
         let cpus = match kind {
             Kind::Reader => 0,
             Kind::Faults | Kind::Io => std::thread::available_parallelism()?.get(),
@@ -52,7 +52,7 @@ impl Load {
 }
 
 /// The load's own process.
-pub fn work(kind: Kind) -> io::Result<()> {
+pub fn work(kind: Kind) -> Result<()> {
     match kind {
         Kind::Faults => loop {
             fault(1 << 20)?;

@@ -22,12 +22,14 @@ mod table;
 mod trace;
 mod work;
 
-use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use contender::Contender;
 use evictd_engine::model::quantity::Quantity;
 use scope::Programme;
+
+use evictd_tests::prelude::*;
 
 /// Measures evictd against other daemons and against the machine's own limits.
 #[derive(Parser)]
@@ -141,7 +143,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bench: {error}");
+            eprintln!("bench: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -153,7 +155,7 @@ fn wants(arguments: &Arguments, race: RaceName) -> bool {
     arguments.race.contains(&race) || all && !(arguments.quick && race == RaceName::Node)
 }
 
-fn plan(arguments: &Arguments) -> io::Result<()> {
+fn plan(arguments: &Arguments) -> Result<()> {
     let in_guest = match wants(arguments, RaceName::Node) {
         true => node_programme(arguments)?.jobs(),
         false => Vec::new(),
@@ -166,12 +168,10 @@ fn plan(arguments: &Arguments) -> io::Result<()> {
     Ok(())
 }
 
-fn bench(arguments: &Arguments) -> io::Result<()> {
+fn bench(arguments: &Arguments) -> Result<()> {
     evictd_tests::interrupt::catch();
     if let Some(why) = evictd_tests::skip::not_root() {
-        return Err(io::Error::other(format!(
-            "{why}: cgroups are made and processes killed"
-        )));
+        bail!("{why}: cgroups are made and processes killed");
     }
     let mut programme = programme(arguments)?;
     let mut report = report::Report::begin();
@@ -182,7 +182,7 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
         report.node = Some(race);
     } else if arguments.race.contains(&RaceName::Node) {
         let why = "--race node: only cargo xtask bench can run it, in a guest";
-        return Err(io::Error::other(why));
+        bail!(why);
     }
     if wants(arguments, RaceName::Scope) {
         let race = scope::run(&programme)?;
@@ -218,13 +218,11 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
     report.write(&arguments.out, &programme)
 }
 
-fn programme(arguments: &Arguments) -> io::Result<Programme> {
-    let bytes = |q: &Quantity| u64::try_from(q.value()).map_err(io::Error::other);
+fn programme(arguments: &Arguments) -> Result<Programme> {
+    let bytes = |q: &Quantity| u64::try_from(q.value());
     let (size, threshold) = (bytes(&arguments.size)?, bytes(&arguments.threshold)?);
     if size < 128 << 20 || threshold * 3 > size {
-        return Err(io::Error::other(
-            "--size must be at least 128Mi, and --threshold at most a third of it",
-        ));
+        bail!("--size must be at least 128Mi, and --threshold at most a third of it");
     }
     let wanted = wanted(arguments)?;
     let contenders = Contender::ALL.into_iter().filter(|c| wanted(&c.name()));
@@ -242,19 +240,19 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
     })
 }
 
-fn node_programme(arguments: &Arguments) -> io::Result<node::Programme> {
+fn node_programme(arguments: &Arguments) -> Result<node::Programme> {
     let wanted = wanted(arguments)?;
     let rivals = node::Rival::ALL.into_iter().filter(|r| wanted(r.name()));
     Ok(node::Programme {
         rivals: rivals.collect(),
         courses: courses(arguments),
         runs: arguments.runs.unwrap_or(1),
-        threshold: u64::try_from(arguments.threshold.value()).map_err(io::Error::other)?,
+        threshold: u64::try_from(arguments.threshold.value())?,
     })
 }
 
 /// Who takes part: `--only evictd` is evictd on every hook.
-fn wanted(arguments: &Arguments) -> io::Result<impl Fn(&str) -> bool> {
+fn wanted(arguments: &Arguments) -> Result<impl Fn(&str) -> bool> {
     let is_meant =
         |only: &str, name: &str| only == name || only == "evictd" && name.starts_with("evictd-");
     let mut names: Vec<String> = Contender::ALL.iter().map(|c| c.name()).collect();
@@ -263,9 +261,7 @@ fn wanted(arguments: &Arguments) -> io::Result<impl Fn(&str) -> bool> {
     for only in &arguments.only {
         if !names.iter().any(|name| is_meant(only, name)) {
             let names = names.join(", ");
-            return Err(io::Error::other(format!(
-                "--only: {only}: is none of {names}"
-            )));
+            bail!("--only: {only}: is none of {names}");
         }
     }
     let only = arguments.only.clone();

@@ -32,7 +32,7 @@ pub struct Service {
 pub struct Neighbour(Talker);
 
 impl Neighbour {
-    pub fn start(cgroup: &Path) -> io::Result<Self> {
+    pub fn start(cgroup: &Path) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("neighbour").arg(cgroup.join("cgroup.procs"));
         Talker::start(&mut command).map(Self)
@@ -54,8 +54,8 @@ struct Request {
 }
 
 /// The neighbour's own process.
-pub fn live(procs: &Path) -> io::Result<()> {
-    std::fs::write(procs, "0")?;
+pub fn live(procs: &Path) -> Result<()> {
+    fs::write(procs, "0")?;
     // SAFETY: a plain integer: sleep as exactly as the clock allows.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let (ask, asked) = std::sync::mpsc::channel();

@@ -62,9 +62,9 @@ pub struct Observer {
 
 impl Observer {
     /// Starts to watch for the moment when less than `amount` bytes are available.
-    pub fn start(scope: Scope, amount: u64) -> io::Result<Self> {
+    pub fn start(scope: Scope, amount: u64) -> Result<Self> {
         let (object, built) = memory::load(&[scope.cgroup()], None, false);
-        let mut trigger = built.map_err(io::Error::other)?.trigger;
+        let mut trigger = built?.trigger;
         let exact = trigger.has_program();
         trigger.set_near(true)?;
         let hook = trigger.hook();
@@ -92,7 +92,7 @@ impl Observer {
         })
     }
 
-    pub fn finish(self) -> io::Result<Observation> {
+    pub fn finish(self) -> Result<Observation> {
         Ok(self.sampling.finish()?.seen)
     }
 }
@@ -116,7 +116,7 @@ impl Watch {
         }
     }
 
-    fn sample(&mut self) -> io::Result<()> {
+    fn sample(&mut self) -> Result<()> {
         let look = self.scope.sample()?;
         let time_ns = monotonic_ns();
         let limit = self.scope.usage_limit(self.amount, look.reclaimable_cache);

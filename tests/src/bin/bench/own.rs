@@ -25,12 +25,12 @@ pub struct Own {
 
 impl Own {
     /// One, where that is what the machine has to do.
-    pub fn under(load: Option<Kind>) -> io::Result<Option<Self>> {
+    pub fn under(load: Option<Kind>) -> Result<Option<Self>> {
         (load == Some(Kind::Reader)).then(Self::new).transpose()
     }
 
     /// An empty one with room.
-    fn new() -> io::Result<Self> {
+    fn new() -> Result<Self> {
         let cgroup = TestCgroup::new("own", ROOM)?;
         let leaf = cgroup.child("daemon")?;
         Ok(Self {
@@ -41,12 +41,12 @@ impl Own {
     }
 
     /// Lets a command begin as a member: it is charged here from its first page on.
-    pub fn admit(&self, command: &mut Command) -> io::Result<()> {
+    pub fn admit(&self, command: &mut Command) -> Result<()> {
         begin_in(&self.leaf, command)
     }
 
     /// Takes the room away, and sets the reader to work. Returns when the limit was hit.
-    pub fn tighten(&mut self) -> io::Result<()> {
+    pub fn tighten(&mut self) -> Result<()> {
         let path = self.cgroup.path();
         let limit = self.cgroup.usage()? + SLACK;
         match self.cgroup.version() {
@@ -62,21 +62,19 @@ impl Own {
         while self.hits()? == 0 {
             if Instant::now() > over {
                 let seconds = TIMEOUT.as_secs();
-                return Err(io::Error::other(format!(
-                    "the daemon's cgroup was not at its limit after {seconds} s"
-                )));
+                bail!("the daemon's cgroup was not at its limit after {seconds} s");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
 
-    pub fn hits(&self) -> io::Result<u64> {
+    pub fn hits(&self) -> Result<u64> {
         let path = self.cgroup.path();
         match self.cgroup.version() {
             Version::V1 => {
                 let hits = fs::read_to_string(path.join("memory.failcnt"))?;
-                hits.trim().parse().map_err(io::Error::other)
+                Ok(hits.trim().parse()?)
             }
             Version::V2 => {
                 let events = fs::read_to_string(path.join("memory.events"))?;

@@ -10,7 +10,7 @@ use nix::{
 use serde::Serialize;
 
 /// CPU time of all threads that a process has now, in ns.
-pub fn cpu_time(pid: u32) -> io::Result<u64> {
+pub fn cpu_time(pid: u32) -> Result<u64> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         // "time on the CPU, time waiting, timeslices"; a thread that ends meanwhile is left out.
@@ -29,7 +29,7 @@ pub struct CpuShare<T> {
 }
 
 impl<T> CpuShare<T> {
-    pub fn of(pid: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
+    pub fn of(pid: u32, work: impl FnOnce() -> Result<T>) -> Result<Self> {
         let (start, before) = (Instant::now(), cpu_time(pid)?);
         let outcome = work()?;
         let (seconds, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
@@ -56,7 +56,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub fn of(pid: u32) -> Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let kib = |text, field| number(text, field).unwrap_or(0);

@@ -70,7 +70,7 @@ impl Report {
         }
     }
 
-    pub fn write(mut self, dir: &Path, programme: &Programme) -> io::Result<()> {
+    pub fn write(mut self, dir: &Path, programme: &Programme) -> Result<()> {
         self.machine.load_after = fs::read_to_string("/proc/loadavg")?.trim().to_owned();
         fs::create_dir_all(dir)?;
         let mut text = String::new();

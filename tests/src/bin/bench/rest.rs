@@ -33,7 +33,7 @@ pub struct Resting {
 }
 
 /// Measures all contenders that are daemons, each for so long.
-pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>> {
+pub fn run(contenders: &[Contender], time: Duration) -> Result<Vec<Resting>> {
     let mut found = Vec::new();
     for contender in contenders {
         if matches!(
@@ -60,13 +60,13 @@ pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>>
 }
 
 /// evictd as a DaemonSet: a node with 110 pods, and an API server.
-fn daemon_set(time: Duration) -> io::Result<Resting> {
+fn daemon_set(time: Duration) -> Result<Resting> {
     let node = ClusterNode::new("rest", FAR >> 20)?;
     // A process in each, as pods have.
     let mut sleepers = Vec::new();
     for container in burstable_pods(&node, PODS)? {
         let sleeper = Reaped(Command::new("sleep").arg("3600").spawn()?);
-        std::fs::write(container.join("cgroup.procs"), sleeper.id().to_string())?;
+        fs::write(container.join("cgroup.procs"), sleeper.id().to_string())?;
         sleepers.push(sleeper);
     }
     let agent = node.start()?;
@@ -75,7 +75,7 @@ fn daemon_set(time: Duration) -> io::Result<Resting> {
 }
 
 /// Adds so many pods to a node; the cgroups of their containers.
-pub fn burstable_pods(node: &ClusterNode, count: u64) -> io::Result<Vec<PathBuf>> {
+pub fn burstable_pods(node: &ClusterNode, count: u64) -> Result<Vec<PathBuf>> {
     let pod = |number| {
         node.pod(
             &format!("pod-{number}"),
@@ -88,7 +88,7 @@ pub fn burstable_pods(node: &ClusterNode, count: u64) -> io::Result<Vec<PathBuf>
     (1..=count).map(pod).collect()
 }
 
-fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Result<Resting> {
+fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> Result<Resting> {
     wait(SETTLE)?;
     let share = CpuShare::of(pid, || wait(time))?;
     Ok(Resting {
@@ -97,6 +97,6 @@ fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Resul
         cpu_percent: share.percent,
         seconds: share.seconds,
         memory_kib: Footprint::of(pid)?,
-        threads: std::fs::read_dir(format!("/proc/{pid}/task"))?.count(),
+        threads: fs::read_dir(format!("/proc/{pid}/task"))?.count(),
     })
 }

@@ -81,15 +81,15 @@ pub struct Line {
 }
 
 /// Runs all of it. A contender that cannot start is out, with its reason.
-pub fn run(programme: &Programme) -> io::Result<Race> {
+pub fn run(programme: &Programme) -> Result<Race> {
     let trace = Trace::start()?;
     let _busy = programme.load.map(Load::start).transpose()?;
     let bare = bare::measure(if programme.runs < 5 { 50 } else { 200 });
     let mut absent = Vec::new();
     let work = work::measure(if programme.is_quick { 1000 } else { 5000 });
-    let mut or_absent = |name: &str, measured: io::Result<Vec<f64>>| {
+    let mut or_absent = |name: &str, measured: Result<Vec<f64>>| {
         measured.unwrap_or_else(|error| {
-            absent.push((name.to_owned(), error.to_string()));
+            absent.push((name.to_owned(), format!("{error:#}")));
             Vec::new()
         })
     };
@@ -148,10 +148,10 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
     })
 }
 
-fn reason(runs_before: usize, error: &io::Error) -> String {
+fn reason(runs_before: usize, error: &Error) -> String {
     match runs_before {
-        0 => error.to_string(),
-        runs => format!("only in {runs} runs: {error}"),
+        0 => format!("{error:#}"),
+        runs => format!("only in {runs} runs: {error:#}"),
     }
 }
 

@@ -87,7 +87,7 @@ enum Load<'a> {
 }
 
 /// Runs each kind of storm for so long, and stays near a threshold for as long as `near` says.
-pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
+pub fn run(time: Duration, near: Duration) -> Result<Storms> {
     let node = ClusterNode::new("storm", SIZE)?;
     let containers = rest::burstable_pods(&node, PODS)?;
     let pods: Vec<PathBuf> = containers
@@ -138,7 +138,7 @@ pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
 }
 
 /// Starts and reaps processes in a pod as fast as the machine can; how many.
-fn fork(pod: &Path, time: Duration) -> io::Result<u32> {
+fn fork(pod: &Path, time: Duration) -> Result<u32> {
     let (mut forker, start, mut made) = (Forker::start(Some(pod))?, Instant::now(), 0);
     while start.elapsed() < time && !interrupted() {
         forker.order(&format!("storm {FORKS}"))?;
@@ -149,7 +149,7 @@ fn fork(pod: &Path, time: Duration) -> io::Result<u32> {
 
 /// A node that stays some 20 to 60 MiB above its threshold while a pod takes and gives back 40 MiB all the time: what the agent
 /// costs with its hook attached, part after part.
-fn stay_near(time: Duration) -> io::Result<Vec<Near>> {
+fn stay_near(time: Duration) -> Result<Vec<Near>> {
     let mut node = ClusterNode::new("near", NEAR_SIZE)?;
     node.config["evictionHard"] = json!({"memory.available": "100Mi"});
     let steady = node.pod("steady", 1, "Burstable", 0, Some("400Mi"))?;
@@ -167,14 +167,15 @@ fn stay_near(time: Duration) -> io::Result<Vec<Near>> {
             anonymous: Footprint::of(agent.pid())?.anonymous,
         });
     }
-    if !node.evictions().is_empty() {
-        return Err(io::Error::other("a pod was evicted near the threshold"));
-    }
+    ensure!(
+        node.evictions().is_empty(),
+        "a pod was evicted near the threshold"
+    );
     Ok(parts)
 }
 
 /// Makes short-lived cgroups at a rate, in one directory after the other; how many it has made.
-fn come_and_go(directories: &[PathBuf], rate: u32, time: Duration) -> io::Result<u32> {
+fn come_and_go(directories: &[PathBuf], rate: u32, time: Duration) -> Result<u32> {
     let (start, mut made, mut alive) = (Instant::now(), 0, VecDeque::new());
     while start.elapsed() < time && !interrupted() {
         let due = start.elapsed().as_secs_f64() * f64::from(rate);
@@ -200,7 +201,7 @@ fn come_and_go(directories: &[PathBuf], rate: u32, time: Duration) -> io::Result
 }
 
 /// Times looks at the same tree in this process.
-fn looks(node: &ClusterNode, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
+fn looks(node: &ClusterNode, pods: &[PathBuf]) -> Result<Vec<Look>> {
     let told = |uid: &str, held: Option<&Pod>| {
         let pod = Pod {
             uid: uid.to_owned(),

@@ -25,27 +25,28 @@ pub struct Task {
 
 impl Trace {
     /// Makes the instance and switches the event on, for SIGKILL.
-    pub fn start() -> io::Result<Self> {
+    pub fn start() -> Result<Self> {
         Self::start_for("sig == 9")
     }
 
     /// The same for the signals that a filter of the kernel's kind lets through: `sig == 9 || sig == 15`.
-    pub fn start_for(filter: &str) -> io::Result<Self> {
+    pub fn start_for(filter: &str) -> Result<Self> {
         let trace = Instance::new("bench")?;
         trace.write("trace_clock", "mono")?;
         trace.write("buffer_size_kb", "64")?;
-        if !trace.enable("signal/signal_generate", filter)? {
-            return Err(io::Error::other("no tracepoint signal:signal_generate"));
-        }
+        ensure!(
+            trace.enable("signal/signal_generate", filter)?,
+            "no tracepoint signal:signal_generate"
+        );
         Ok(Self(trace))
     }
 
-    pub fn clear(&self) -> io::Result<()> {
+    pub fn clear(&self) -> Result<()> {
         self.0.clear()
     }
 
     /// What was recorded since the last [`Trace::clear`], oldest first.
-    pub fn kills(&self) -> io::Result<Vec<Kill>> {
+    pub fn kills(&self) -> Result<Vec<Kill>> {
         Ok(self.0.text()?.lines().filter_map(parse).collect())
     }
 }

@@ -13,17 +13,17 @@ const TIMES_AT_ONCE: usize = 100;
 const REST: Duration = Duration::from_millis(10);
 
 /// Microseconds that the work took, `times` on every CPU in turn.
-pub fn measure(times: usize) -> io::Result<Vec<f64>> {
+pub fn measure(times: usize) -> Result<Vec<f64>> {
     let cpus = std::thread::available_parallelism()?.get();
     let mut found = Vec::with_capacity(times * cpus);
     for cpu in 0..cpus {
         let here = std::thread::spawn(move || on(cpu, times)).join();
-        found.extend(here.map_err(|_| io::Error::other("a thread has panicked"))??);
+        found.extend(here.ok().context("a thread has panicked")??);
     }
     Ok(found)
 }
 
-fn on(cpu: usize, times: usize) -> io::Result<Vec<f64>> {
+fn on(cpu: usize, times: usize) -> Result<Vec<f64>> {
     cpus::tie(0, &[cpu])?;
     acquire_fastpath_fifo()?;
     let mut found = Vec::with_capacity(times);

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("demo: {error}");
+            eprintln!("demo: {error:#}");
             ExitCode::from(2)
         }
     }

@@ -16,16 +16,16 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const AFTERMATH: Duration = Duration::from_millis(300);
 
 /// Tells the whole story; true when evictd has won every run.
-pub fn tell(arguments: &Arguments) -> io::Result<bool> {
+pub fn tell(arguments: &Arguments) -> Result<bool> {
     if let Some(why) = evictd_tests::skip::no_memory_cgroups() {
         let reason = format!("{why}: cgroups are made and processes killed");
-        return Err(io::Error::other(reason));
+        bail!(reason);
     }
-    let size = u64::try_from(arguments.size.value()).map_err(io::Error::other)?;
-    let threshold = u64::try_from(arguments.threshold.value()).map_err(io::Error::other)?;
+    let size = u64::try_from(arguments.size.value())?;
+    let threshold = u64::try_from(arguments.threshold.value())?;
     if size < 64 << 20 || threshold * 3 > size {
         let reason = "--size must be at least 64Mi, and --threshold at most a third of it";
-        return Err(io::Error::other(reason));
+        bail!(reason);
     }
     introduce(arguments, size);
 
@@ -80,7 +80,7 @@ fn introduce(arguments: &Arguments, size: u64) {
 }
 
 /// The node with all pods on it; the hog wants more than there is, so that it has to be stopped.
-fn play(arguments: &Arguments, size: u64) -> io::Result<Stage> {
+fn play(arguments: &Arguments, size: u64) -> Result<Stage> {
     let (far_too_much, rate) = ((size >> 17).to_string(), arguments.rate.to_string());
     Stage::start(
         "demo",
@@ -91,8 +91,8 @@ fn play(arguments: &Arguments, size: u64) -> io::Result<Stage> {
 }
 
 /// Memory over time: one number every half millisecond.
-fn record(node: &Stage) -> io::Result<Sampling<Vec<(Duration, u64)>>> {
-    let memory = MemoryCgroup::open(node.cgroup.path()).map_err(io::Error::other)?;
+fn record(node: &Stage) -> Result<Sampling<Vec<(Duration, u64)>>> {
+    let memory = MemoryCgroup::open(node.cgroup.path())?;
     let (start, samples) = (Instant::now(), Vec::with_capacity(1 << 16));
     let look = move |samples: &mut Vec<_>| {
         let usage = memory
@@ -105,7 +105,7 @@ fn record(node: &Stage) -> io::Result<Sampling<Vec<(Duration, u64)>>> {
     Ok(Sampling::start(Duration::from_micros(500), samples, look))
 }
 
-fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result<()> {
+fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> Result<()> {
     let mut node = play(arguments, size)?;
     let recorder = record(&node)?;
     node.release_hog()?;
@@ -114,21 +114,20 @@ fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result
     })?;
     std::thread::sleep(AFTERMATH);
     let samples = recorder.finish()?;
-    let kills = node.memory.oom_kills().map_err(io::Error::other)?;
+    let kills = node.memory.oom_kills()?;
     print!("{}", chart::draw(&samples, size, threshold_usage));
     println!(
         "\nThe OOM killer killed {kills} process(es); dead: {}.",
         node.dead().join(", ")
     );
-    if kills == 0 {
-        return Err(io::Error::other(
-            "the OOM killer did not act although the node was full",
-        ));
-    }
+    ensure!(
+        kills != 0,
+        "the OOM killer did not act although the node was full"
+    );
     Ok(())
 }
 
-fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
+fn with(arguments: &Arguments, size: u64, in_full: bool) -> Result<bool> {
     let mut node = play(arguments, size)?;
     let files = tempfile::Builder::new().prefix("evictd-demo-").tempdir()?;
     let mut agent = start_agent(arguments, &node, files.path())?;
@@ -138,7 +137,7 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
     let (eviction, finish) = wait_until("an eviction in the journal", || first_eviction(&state))?;
     std::thread::sleep(AFTERMATH);
     let samples = recorder.finish()?;
-    let kills = node.memory.oom_kills().map_err(io::Error::other)?;
+    let kills = node.memory.oom_kills()?;
     let limit = timeline::limit(&eviction);
     if in_full {
         print!("{}", chart::draw(&samples, size, limit));
@@ -161,7 +160,7 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
     let dead = node.dead();
     println!("  dead: {}; OOM kills: {kills}", dead.join(", "));
     let code = agent.terminate()?;
-    let (records, _) = journal::read(&state).map_err(io::Error::other)?;
+    let (records, _) = journal::read(&state)?;
     let evictions = records
         .iter()
         .filter(|r| matches!(r, Record::Evicted(_)))
@@ -186,8 +185,8 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
 }
 
 /// The first eviction of a journal, once its end is there too.
-fn first_eviction(state: &Path) -> io::Result<Option<(EvictionRecord, OutcomeRecord)>> {
-    let (records, _) = journal::read(state).map_err(io::Error::other)?;
+fn first_eviction(state: &Path) -> Result<Option<(EvictionRecord, OutcomeRecord)>> {
+    let (records, _) = journal::read(state)?;
     let evicted = records.iter().find_map(|r| match r {
         Record::Evicted(e) => Some((**e).clone()),
         _ => None,
@@ -200,23 +199,19 @@ fn first_eviction(state: &Path) -> io::Result<Option<(EvictionRecord, OutcomeRec
     }))
 }
 
-fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
+fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        if interrupted() {
-            return Err(io::Error::other("interrupted"));
-        }
-        if Instant::now() > end {
-            return Err(io::Error::other(format!("waited {TIMEOUT:?} for {what}")));
-        }
+        ensure!(!interrupted(), "interrupted");
+        ensure!(Instant::now() <= end, "waited {TIMEOUT:?} for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-fn start_agent(arguments: &Arguments, node: &Stage, files: &Path) -> io::Result<Agent> {
+fn start_agent(arguments: &Arguments, node: &Stage, files: &Path) -> Result<Agent> {
     let config = serde_json::json!({
         "scope": { "cgroup": node.cgroup.path() },
         "evictionHard": { "memory.available": arguments.threshold.to_string() },

@@ -1,6 +1,6 @@
 //! The agent's pod: where it is, what it says, and whether it is worth waiting for.
 
-use anyhow::{Context as _, Result};
+use evictd_tests::prelude::*;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
     Api, Client, ResourceExt as _,

@@ -1,11 +1,12 @@
 //! Applies and removes objects of any kind.
 
-use anyhow::{Context as _, Result};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
 };
+
+use evictd_tests::prelude::*;
 
 pub const MANAGER: &str = "evictd-e2e";
 

@@ -147,9 +147,11 @@ async fn story(
         let word = if status.good { "ok    " } else { "FAILED" };
         println!("  {word} {}", status.text);
     }
-    if failed > 0 {
-        bail!("{failed} of {} checks have failed", found.len());
-    }
+    ensure!(
+        failed == 0,
+        "{failed} of {} checks have failed",
+        found.len()
+    );
     println!("e2e: all {} checks passed", found.len());
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! Which node the story plays on.
 
-use std::{collections::BTreeMap, fmt, fs};
+use std::fmt;
 
-use anyhow::{Context as _, Result, bail};
 use evictd_engine::model::quantity::Quantity;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource};
 use kube::{Api, Client, api::ListParams};
+
+use evictd_tests::prelude::*;
 
 /// containerd's `root`, which the manifests name.
 pub const USUAL_RUNTIME_ROOT: &str = "/var/lib/containerd";

@@ -292,7 +292,7 @@ mod tests {
     fn a_directory_without_evictd_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let namespace = "kind: Namespace\napiVersion: v1\nmetadata: {name: x}\n";
-        std::fs::write(dir.path().join("a.yaml"), namespace).unwrap();
+        fs::write(dir.path().join("a.yaml"), namespace).unwrap();
         let error = read(dir.path(), &Changes::default()).unwrap_err();
         assert!(
             error.to_string().contains("0 containers called evictd"),

@@ -3,9 +3,8 @@
 //! before that much is left, and what would be seen is its trouble, not evictd's work. So the test keeps a margin unless
 //! it is told otherwise.
 
-use anyhow::{Context as _, Result};
+use evictd_tests::prelude::*;
 use kube::Client;
-use serde_json::Value;
 
 use super::node::{self, Target};
 

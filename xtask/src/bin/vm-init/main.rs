@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::{
     reboot::{RebootMode, reboot},
     termios::{self, SetArg},
@@ -107,9 +107,11 @@ fn environment() -> Result<()> {
             .args(arguments)
             .status()
             .context("/bin/busybox")?;
-        if !status.success() {
-            bail!("busybox {} ended with {status}", arguments.join(" "));
-        }
+        ensure!(
+            status.success(),
+            "busybox {} ended with {status}",
+            arguments.join(" ")
+        );
     }
     nix::unistd::sethostname("evictd-vm").context("sethostname")
 }

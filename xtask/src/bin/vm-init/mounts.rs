@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{errno::Errno, mount::MsFlags};
 
 const CGROUP: &str = "/sys/fs/cgroup";
@@ -77,12 +77,11 @@ fn version_2() -> Result<()> {
 fn version_1() -> Result<()> {
     let text = fs::read_to_string("/proc/cgroups")?;
     let controllers = enabled(&text);
-    if !controllers.contains(&"memory") {
-        bail!(
-            "no memory controller for cgroup v1, only: {}",
-            controllers.join(" ")
-        );
-    }
+    ensure!(
+        controllers.contains(&"memory"),
+        "no memory controller for cgroup v1, only: {}",
+        controllers.join(" ")
+    );
     mount("tmpfs", CGROUP, "mode=755")?;
     for controller in controllers {
         mount("cgroup", &format!("{CGROUP}/{controller}"), controller)?;

@@ -17,14 +17,14 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts it, and waits until it has said `ready`. The error is what it said instead.
-    pub fn start(command: &mut Command, ready: &str, oom_score: i32) -> io::Result<Self> {
+    pub fn start(command: &mut Command, ready: &str, oom_score: i32) -> Result<Self> {
         let (read, write) = io::pipe()?;
         command.stdin(Stdio::null()).stdout(write.try_clone()?);
         let spawned = command.stderr(write).spawn();
         // The command would keep the pipe's other end.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let program = command.get_program().display();
-        let child = spawned.map_err(|e| io::Error::other(format!("{program}: {e}")))?;
+        let child = spawned.with_context(|| program.to_string())?;
         let mut daemon = Self {
             child: Reaped(child),
             said: Heard::from(read),
@@ -37,10 +37,10 @@ impl Daemon {
         let look = || daemon.child.try_wait().ok().flatten();
         let ended = wait_for(Duration::from_secs(1), look);
         let said = last_lines(&daemon.log());
-        Err(io::Error::other(match ended {
-            Some(status) => format!("it ended with {status}: {said}"),
-            None => format!("it was not ready after {} s: {said}", TIMEOUT.as_secs()),
-        }))
+        match ended {
+            Some(status) => bail!("it ended with {status}: {said}"),
+            None => bail!("it was not ready after {} s: {said}", TIMEOUT.as_secs()),
+        }
     }
 
     pub fn is_alive(&mut self) -> bool {

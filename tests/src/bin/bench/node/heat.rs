@@ -76,9 +76,9 @@ impl NodeHeat {
     }
 }
 
-pub fn run(task: &Task) -> io::Result<Said> {
+pub fn run(task: &Task) -> Result<Said> {
     let rival = Rival::named(&task.rival)
-        .ok_or_else(|| io::Error::other(format!("{}: no agent has this name", task.rival)))?;
+        .with_context(|| format!("{}: no agent has this name", task.rival))?;
     guest::prepare()?;
     let before = Meminfo::read()?;
     let hog = hog_arguments(task, before);
@@ -88,7 +88,7 @@ pub fn run(task: &Task) -> io::Result<Said> {
     let files = tempfile::tempdir()?;
     let mut running = match rival.start(&stage, task.threshold, files.path()) {
         Ok(running) => running,
-        Err(error) => return Ok(Said::Absent(error.to_string())),
+        Err(error) => return Ok(Said::Absent(format!("{error:#}"))),
     };
     let hog_pod = stage.directory_of(HOG).unwrap_or_default();
     let trace = Trace::start_for("sig == 9 || sig == 15")?;
@@ -168,7 +168,7 @@ fn curve(samples: &[Sample], zero: u64) -> Vec<(f64, f64)> {
     samples.iter().step_by(every).map(point).collect()
 }
 
-fn oom_kills() -> io::Result<u64> {
+fn oom_kills() -> Result<u64> {
     evictd_tests::cgroup::oom_kills_of_machine(Path::new("/proc"))
 }
 

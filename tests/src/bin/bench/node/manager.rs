@@ -15,12 +15,12 @@ const METHOD: &str = "io.systemd.ManagedOOM.SubscribeManagedOOMCGroups";
 
 /// Listens where systemd would, and tells clients that pods below this cgroup (a path below the root) are to be
 /// killed where its memory pressure is above so many percent.
-pub fn play(cgroup: &str, percent: u32) -> io::Result<()> {
+pub fn play(cgroup: &str, percent: u32) -> Result<()> {
     // Its parent is where the socket is.
     fs::create_dir_all(RUNTIME_DIRECTORY)?;
     let socket = Path::new(SOCKET);
     match fs::remove_file(socket) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => bail!(e),
         _ => {}
     }
     let listener = UnixListener::bind(socket)?;
@@ -29,7 +29,7 @@ pub fn play(cgroup: &str, percent: u32) -> io::Result<()> {
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             if let Err(error) = serve(&stream, &told) {
-                eprintln!("playing systemd: {error}");
+                eprintln!("playing systemd: {error:#}");
             }
         }
     });

@@ -30,11 +30,11 @@ pub struct Meminfo {
 }
 
 impl Meminfo {
-    pub fn read() -> io::Result<Self> {
+    pub fn read() -> Result<Self> {
         Self::read_from(&File::open("/proc/meminfo")?)
     }
 
-    fn read_from(file: &File) -> io::Result<Self> {
+    fn read_from(file: &File) -> Result<Self> {
         let mut text = [0; 4096];
         let length = file.read_at(&mut text, 0)?;
         Ok(Self::parse(
@@ -88,7 +88,7 @@ pub struct Meter {
 
 impl Meter {
     /// Starts to look at the guest, and at the cgroup of the hog's pod.
-    pub fn start(hog: &Path) -> io::Result<Self> {
+    pub fn start(hog: &Path) -> Result<Self> {
         let meminfo = File::open("/proc/meminfo")?;
         let hog = File::open(hog.join("cgroup.events"))?;
         let hog_is_gone = Arc::new(AtomicBool::new(false));
@@ -118,13 +118,13 @@ impl Meter {
         self.hog_is_gone.load(Ordering::Relaxed)
     }
 
-    pub fn finish(self) -> io::Result<Vec<Sample>> {
+    pub fn finish(self) -> Result<Vec<Sample>> {
         self.sampling.finish()
     }
 }
 
 /// The number behind a name in a held file of `name number` lines.
-fn field(file: &File, name: &str) -> io::Result<Option<u64>> {
+fn field(file: &File, name: &str) -> Result<Option<u64>> {
     let mut text = [0; 512];
     let length = file.read_at(&mut text, 0)?;
     let text = std::str::from_utf8(&text[..length]).unwrap_or("");

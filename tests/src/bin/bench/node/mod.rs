@@ -12,10 +12,10 @@ pub mod race;
 mod rival;
 pub mod table;
 
-use std::io;
-
 use clap::Args;
 use serde::{Deserialize, Serialize};
+
+use evictd_tests::prelude::*;
 
 pub use heat::NodeHeat;
 pub use rival::Rival;
@@ -79,12 +79,11 @@ impl Programme {
 }
 
 /// Runs one heat: inside the guest only, because it takes the whole machine to the edge.
-pub fn run(task: &Task) -> io::Result<()> {
-    if !evictd_tests::skip::in_guest() {
-        return Err(io::Error::other(
-            "node-heat runs only in a guest of cargo xtask bench --race node",
-        ));
-    }
+pub fn run(task: &Task) -> Result<()> {
+    ensure!(
+        evictd_tests::skip::in_guest(),
+        "node-heat runs only in a guest of cargo xtask bench --race node"
+    );
     let said = heat::run(task)?;
     match &said {
         Said::Heat(heat) => println!("node: {}", heat.summary()),

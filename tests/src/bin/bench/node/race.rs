@@ -1,7 +1,6 @@
 //! What the heats of the node race give together.
 
-use std::{fs, io, path::Path};
-
+use evictd_tests::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{MARK, NodeHeat, Programme, Said, Task};
@@ -83,7 +82,7 @@ pub struct Line {
     pub dead_ms: Option<Distribution>,
 }
 
-pub fn read(file: &Path, programme: &Programme) -> io::Result<Race> {
+pub fn read(file: &Path, programme: &Programme) -> Result<Race> {
     let brought: Brought = serde_json::from_slice(&fs::read(file)?)?;
     let mut race = Race {
         unavailable: brought.unavailable,
@@ -93,7 +92,7 @@ pub fn read(file: &Path, programme: &Programme) -> io::Result<Race> {
     };
     for job in brought.jobs {
         let Some(task) = task(&job.argv) else {
-            return Err(io::Error::other(format!("no heat: {:?}", job.argv)));
+            bail!("no heat: {:?}", job.argv);
         };
         match said(&job) {
             Ok(Said::Heat(heat)) => race.heats.push(*heat),

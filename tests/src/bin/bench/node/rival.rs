@@ -65,7 +65,7 @@ impl Rival {
     }
 
     /// Starts it; returns when it watches. The error is what it said instead.
-    pub fn start(self, stage: &Stage, threshold: u64, files: &Path) -> io::Result<Running> {
+    pub fn start(self, stage: &Stage, threshold: u64, files: &Path) -> Result<Running> {
         match self {
             Self::Nothing => Ok(Running::None),
             Self::Evictd => evictd(stage, threshold, files),
@@ -117,7 +117,7 @@ impl Rival {
     }
 }
 
-fn started(command: &mut Command, ready: &str, oom_score: i32) -> io::Result<Running> {
+fn started(command: &mut Command, ready: &str, oom_score: i32) -> Result<Running> {
     Daemon::start(command, ready, oom_score).map(Running::Daemon)
 }
 
@@ -134,10 +134,9 @@ fn nohang(text: &str, threshold: u64) -> String {
 
 /// Its documented detectors know usage and pressure, not what is available: the pods' cgroup may use what leaves the
 /// threshold available as things are now. Its documented action picks among the pods.
-fn oomd(stage: &Stage, threshold: u64) -> io::Result<String> {
+fn oomd(stage: &Stage, threshold: u64) -> Result<String> {
     let available = Meminfo::read()?.available;
-    let limit =
-        stage.memory.usage().map_err(io::Error::other)? + available.saturating_sub(threshold);
+    let limit = stage.memory.usage()? + available.saturating_sub(threshold);
     let node = below_root(stage)?;
     let pods = format!("{node}/burstable/*,{node}/besteffort/*,{node}/pod-*");
     let text = serde_json::json!({
@@ -157,12 +156,12 @@ fn oomd(stage: &Stage, threshold: u64) -> io::Result<String> {
 }
 
 /// The pods' cgroup as a path below the root of the hierarchy, without a slash before it.
-fn below_root(stage: &Stage) -> io::Result<String> {
+fn below_root(stage: &Stage) -> Result<String> {
     let below = stage.cgroup.path().strip_prefix("/sys/fs/cgroup");
-    Ok(below.map_err(io::Error::other)?.display().to_string())
+    Ok(below?.display().to_string())
 }
 
-fn evictd(stage: &Stage, threshold: u64, files: &Path) -> io::Result<Running> {
+fn evictd(stage: &Stage, threshold: u64, files: &Path) -> Result<Running> {
     let config = serde_json::json!({
         "evictionHard": { "memory.available": threshold.to_string() },
     });
