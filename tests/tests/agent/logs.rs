@@ -32,8 +32,7 @@ fn a_filter_that_cannot_be_used_is_told() {
 
 #[test]
 fn the_kernel_programs_write_when_the_filter_asks_for_it() {
-    skip_if!(no_bpf());
-    let quiet = log_of("logquiet", &[], "info");
+    let quiet = with_bpf!(log_of("logquiet", &[], "info"));
     assert!(!quiet.contains("evictd_ebpf"), "{quiet}");
     let hook = |log: &str| {
         let line = log.lines().find(|line| line.contains("watching"));
@@ -49,8 +48,7 @@ fn the_kernel_programs_write_when_the_filter_asks_for_it() {
 
 #[test]
 fn a_line_is_a_json_object_where_that_is_wanted() {
-    skip_if!(not_root());
-    let log = log_of("logjson", &["--log-format", "json"], "info");
+    let log = as_root!(log_of("logjson", &["--log-format", "json"], "info"));
     let lines = log
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -131,7 +131,6 @@ fn a_rate_of_an_owner_survives_sigkill() {
 
 #[test]
 fn a_limit_of_a_group_survives_sigkill() {
-    skip_if!(not_root());
     let limits = json!([{"groupBy": "app", "maxEvictedAtOnce": 1, "period": "1h"}]);
     let document = json!({
         "apiVersion": "evictd.io/v1alpha1",
@@ -142,11 +141,11 @@ fn a_limit_of_a_group_survives_sigkill() {
             "rules": [{"name": "r", "evict": "Always", "limits": limits}],
         },
     });
-    let (limited, _agent) = Limited::restarted("rategroup", |limited| {
+    let (limited, _agent) = as_root!(Limited::restarted("rategroup", |limited| {
         let policy = limited.files.dir().join("policy.yaml");
         fs::write(&policy, document.to_string()).unwrap();
         limited.files.config["policies"] = json!([policy]);
-    });
+    }));
     limited.goes("c");
 }
 

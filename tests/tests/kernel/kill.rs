@@ -297,9 +297,8 @@ fn timed(stage: &Stage, processes: u32, kill: impl FnOnce()) -> Duration {
 
 #[test]
 fn two_hundred_processes_die_with_no_pid_left() {
-    skip_if!(not_root());
     const PROCESSES: u32 = 200;
-    let stage = Stage::new("pids");
+    let stage = as_root!(Stage::new("pids"));
     let plain = timed(&stage, PROCESSES, || {
         for pid in list(&stage.container) {
             kill(Pid::from_raw(pid), SIGKILL).unwrap();

@@ -136,7 +136,6 @@ fn shards(plan: &str, current: &str) -> Value {
 // R32
 #[test]
 fn a_db_server_goes_drained_and_leading_nothing() {
-    skip_if!(not_root());
     let trusted = Trusted::new();
     let server = trusted.server(71, 0);
     let coordinator = trusted.server(72, server.port());
@@ -153,7 +152,7 @@ fn a_db_server_goes_drained_and_leading_nothing() {
     coordinator.json(HEALTH, health);
     coordinator.json(SHARDS, shards("DBServer0001", "DBServer0001"));
     let pods = vec![member("prmr", "dbserver", &server.ip())];
-    let kept = trusted.keep("adbdrain", pods, server.port(), &coordinator.ip());
+    let kept = as_root!(trusted.keep("adbdrain", pods, server.port(), &coordinator.ip()));
     let gate = |k: &Kept, name: &str| {
         let explained = k.explain("prmr");
         explained.rules[0]
@@ -201,7 +200,6 @@ fn agency(own: &str, leader: &str, acked: Value, pool: &[(&str, String)]) -> Val
 // R33
 #[test]
 fn an_agent_goes_when_the_agency_stands_without_it() {
-    skip_if!(not_root());
     let trusted = Trusted::new();
     let own = trusted.server(73, 0);
     let leader = trusted.server(74, own.port());
@@ -217,7 +215,7 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
     own.json(AGENCY, agency("A1", "A1", acked(0.0, 0.2), &pool));
     leader.json(AGENCY, agency("A2", "A2", acked(0.2, 0.2), &pool));
     let pods = vec![member("agnt", "agent", &own.ip())];
-    let kept = trusted.keep("adbagent", pods, own.port(), "127.0.0.1");
+    let kept = as_root!(trusted.keep("adbagent", pods, own.port(), "127.0.0.1"));
     let gate = |k: &Kept, at: usize| k.explain("agnt").rules[0].gates[at].answer;
     kept.wait("it is the leader", |k| gate(k, 0) == Some(false));
     assert!(!kept.may_go("agnt"));
@@ -245,7 +243,6 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
 // R34, R35
 #[test]
 fn a_single_server_goes_only_as_a_follower_of_a_pair() {
-    skip_if!(not_root());
     let trusted = Trusted::new();
     let server = trusted.server(76, 0);
     let mode = |mode: &str| {
@@ -263,7 +260,7 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
         .insert("evictd.io/arangodb-mode".into(), "active-failover".into());
     let alone = member("alone", "single", &server.ip());
     let pods = vec![paired, alone];
-    let kept = trusted.keep("adbsingle", pods, server.port(), "127.0.0.1");
+    let kept = as_root!(trusted.keep("adbsingle", pods, server.port(), "127.0.0.1"));
     let follows = |k: &Kept| k.explain("pair").rules[0].gates[1].answer;
     kept.wait("it leads the pair", |k| follows(k) == Some(false));
     assert!(!kept.may_go("pair"));

@@ -117,10 +117,9 @@ fn a_shortage_for_which_every_pod_is_denied_is_logged() {
 /// A policy in shadow mode lets the pod go, and the log has what it would have denied.
 #[test]
 fn a_soft_eviction_is_logged_that_a_shadow_policy_would_have_denied() {
-    skip_if!(not_root());
     let mut spec = never();
     spec["shadow"] = json!(true);
-    let mut ruled = Ruled::new("emsoftshadow", "", &spec);
+    let mut ruled = as_root!(Ruled::new("emsoftshadow", "", &spec));
     ruled.files.soft("160Mi");
     let agent = ruled.files.start(&[]);
     let mut db = ruled.hog("db", "110");
@@ -218,7 +217,6 @@ fn top_shows_the_order_that_policies_leave() {
 // R38
 #[test]
 fn a_gate_opens_while_the_node_is_short() {
-    skip_if!(not_root());
     let server = Scripted::start(61).unwrap();
     server.json("/drained", json!({"drained": false}));
     let spec = json!({
@@ -231,7 +229,7 @@ fn a_gate_opens_while_the_node_is_short() {
         }],
         "rules": [{"name": "db", "evict": "When", "when": "gates.drained"}],
     });
-    let ruled = Ruled::new("emgate", &server.ip(), &spec);
+    let ruled = as_root!(Ruled::new("emgate", &server.ip(), &spec));
     let _agent = ruled.files.start(&[]);
     let mut db = ruled.grown("db", 200);
     ruled.wait("it is asked and said", |r| {

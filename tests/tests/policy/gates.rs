@@ -43,7 +43,6 @@ fn refuses(name: &str, ip: &str, gate: Value, expected: &[&str]) {
 // R38
 #[test]
 fn the_pods_own_answer_decides_and_gets_old() {
-    skip_if!(not_root());
     let mut server = Scripted::start(21).unwrap();
     server.json("/role", json!({"role": "leader"}));
     let gate = json!({
@@ -51,7 +50,7 @@ fn the_pods_own_answer_decides_and_gets_old() {
         "http": {"port": server.port(), "path": "/role"},
         "check": "answer.role == 'follower'",
     });
-    let kept = keep("gaterole", &server.ip(), gated(gate));
+    let kept = as_root!(keep("gaterole", &server.ip(), gated(gate)));
     assert!(!may_go(&kept, 0), "not before anybody has answered");
     kept.wait("it is asked", |k| answer(k, 0) == Some(false));
     assert!(!may_go(&kept, 0));
@@ -70,7 +69,6 @@ fn the_pods_own_answer_decides_and_gets_old() {
 /// An answer is one to the question that was asked: a gate that is changed has none, nor has one that asks where its answer points.
 #[test]
 fn a_changed_gate_is_asked_anew() {
-    skip_if!(not_root());
     let server = Scripted::start(23).unwrap();
     server.json("/config", json!({"leader": server.ip()}));
     server.json("/alive", json!({}));
@@ -91,7 +89,7 @@ fn a_changed_gate_is_asked_anew() {
         )
     };
     let first = changed("/config", "status == 200");
-    let kept = keep("gatechanged", &ip, first);
+    let kept = as_root!(keep("gatechanged", &ip, first));
     kept.wait("both answer", |k| may_go(k, 0));
     let alive = || server.asked().iter().filter(|a| a.path == "/alive").count();
     let before = alive();
@@ -195,7 +193,6 @@ fn a_bad_server_harms_no_other_gate() {
 /// A question waits for a place behind those of slow servers, and its answer does not age meanwhile.
 #[test]
 fn slow_gates_make_no_other_answer_old() {
-    skip_if!(not_root());
     let good = Scripted::start(81).unwrap();
     good.json("/x", json!({"ok": true}));
     let slow = Scripted::start_at(82, good.port()).unwrap();
@@ -207,7 +204,7 @@ fn slow_gates_make_no_other_answer_old() {
         "maxAge": "500ms",
         "http": {"port": good.port(), "path": "/x"},
     });
-    let kept = keep_all("gateslow", &ips, gated(gate), Secrets::default());
+    let kept = as_root!(keep_all("gateslow", &ips, gated(gate), Secrets::default()));
     // The first question may have had a place at once.
     std::thread::sleep(Duration::from_secs(2));
     kept.wait("the good one lets its pod go", |k| may_go(k, 24));
@@ -216,7 +213,6 @@ fn slow_gates_make_no_other_answer_old() {
 /// A redirect is an answer like any other: nothing goes where it leads, the token least of all.
 #[test]
 fn no_redirect_is_followed() {
-    skip_if!(not_root());
     let (first, second) = (Scripted::start(41).unwrap(), Scripted::start(42).unwrap());
     let to = format!("http://{}:{}/there", second.ip(), second.port());
     first.set("/here", Script::Redirect(to));
@@ -225,7 +221,12 @@ fn no_redirect_is_followed() {
     fs::write(dir.path().join("db"), "s3cret\n").unwrap();
     let gate = json!({"http": {"port": first.port(), "path": "/here", "token": "db", "allowInsecure": true}});
     let secrets = Secrets::new(Some(dir.path().to_owned()));
-    let kept = keep_all("gateredirect", &[first.ip()], gated(gate.clone()), secrets);
+    let kept = as_root!(keep_all(
+        "gateredirect",
+        &[first.ip()],
+        gated(gate.clone()),
+        secrets
+    ));
     kept.wait("it is a no", |k| answer(k, 0) == Some(false));
     let asked = first.asked();
     let has_token = |a: &Asked| a.authorization.as_deref() == Some("Bearer s3cret");
@@ -316,7 +317,6 @@ fn not_every_address_is_asked() {
 // R33: one answer says what to ask next.
 #[test]
 fn a_gate_may_ask_where_another_answer_points() {
-    skip_if!(not_root());
     let member = Scripted::start(51).unwrap();
     let leader = Scripted::start_at(52, member.port()).unwrap();
     member.json("/config", json!({"leader": leader.ip()}));
@@ -332,7 +332,7 @@ fn a_gate_may_ask_where_another_answer_points() {
         ],
         "rules": [{"name": "r", "evict": "When", "when": "gates.leader"}],
     });
-    let kept = keep("gatechain", &member.ip(), policy("p", spec));
+    let kept = as_root!(keep("gatechain", &member.ip(), policy("p", spec)));
     kept.wait("both answer", |k| may_go(k, 0));
     leader.set("/alive", Script::Json(503, json!({})));
     kept.wait("the leader is ill", |k| !may_go(k, 0));

@@ -242,9 +242,11 @@ fn programme(arguments: &Arguments) -> Result<Programme> {
 
 fn node_programme(arguments: &Arguments) -> Result<node::Programme> {
     let wanted = wanted(arguments)?;
-    let rivals = node::Rival::ALL.into_iter().filter(|r| wanted(r.name()));
+    let rivals = node::Rival::value_variants()
+        .iter()
+        .filter(|r| wanted(&r.name()));
     Ok(node::Programme {
-        rivals: rivals.collect(),
+        rivals: rivals.copied().collect(),
         courses: courses(arguments),
         runs: arguments.runs.unwrap_or(1),
         threshold: u64::try_from(arguments.threshold.value())?,
@@ -256,7 +258,7 @@ fn wanted(arguments: &Arguments) -> Result<impl Fn(&str) -> bool> {
     let is_meant =
         |only: &str, name: &str| only == name || only == "evictd" && name.starts_with("evictd-");
     let mut names: Vec<String> = Contender::ALL.iter().map(|c| c.name()).collect();
-    names.extend(node::Rival::ALL.map(|rival| rival.name().to_owned()));
+    names.extend(node::Rival::value_variants().iter().map(|r| r.name()));
     names.dedup();
     for only in &arguments.only {
         if !names.iter().any(|name| is_meant(only, name)) {

@@ -168,10 +168,9 @@ impl Drop for Charged {
 /// The figures in docs/deploy.md.
 #[test]
 fn kernel_memory_of_a_pod() {
-    skip_if!(not_root());
     const PODS: usize = 20;
     const CONTAINERS: usize = 4;
-    let stage = Stage::new("kernel-memory");
+    let stage = as_root!(Stage::new("kernel-memory"));
     let uid = |pod: usize| format!("027b1a11-f972-4ec6-943f-{pod:012}");
     let mut made = Vec::new();
     for class in ["none", "four"] {

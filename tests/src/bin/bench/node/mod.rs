@@ -65,7 +65,7 @@ impl Programme {
                     let words = [
                         INSIDE,
                         "node-heat",
-                        rival.name(),
+                        &rival.name(),
                         way,
                         &rate.to_string(),
                         &threshold,

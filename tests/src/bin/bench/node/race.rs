@@ -141,9 +141,9 @@ fn results(programme: &Programme, race: &Race) -> Vec<Line> {
     for rival in &programme.rivals {
         let name = rival.name();
         for (way, rate) in &programme.courses {
-            lines.extend(line(race, name, Some((way, *rate))));
+            lines.extend(line(race, &name, Some((way, *rate))));
         }
-        lines.extend(line(race, name, None));
+        lines.extend(line(race, &name, None));
     }
     lines
 }

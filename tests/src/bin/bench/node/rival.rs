@@ -1,5 +1,6 @@
 //! The daemons of the node race, each with what its package recommends and with the race's threshold.
 
+use clap::ValueEnum;
 use evictd_tests::{prelude::*, staged, workload::Stage};
 
 use super::{
@@ -15,7 +16,8 @@ const PRESSURE_PERCENT: u32 = 10;
 /// Where it looks for more than its own configuration.
 const OOMD_CONF: &str = "/etc/systemd/oomd.conf.d";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// In the order of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rival {
     Nothing,
     Earlyoom,
@@ -29,32 +31,14 @@ pub enum Rival {
 }
 
 impl Rival {
-    /// All of them, in the order of the table.
-    pub const ALL: [Self; 7] = [
-        Self::Nothing,
-        Self::Earlyoom,
-        Self::Nohang,
-        Self::Oomd,
-        Self::SystemdOomd,
-        Self::Evictd,
-        Self::EvictdLevel,
-    ];
-
     /// The name in tables and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Earlyoom => "earlyoom",
-            Self::Nohang => "nohang",
-            Self::Oomd => "oomd",
-            Self::SystemdOomd => "systemd-oomd",
-            Self::Evictd => "evictd",
-            Self::EvictdLevel => "evictd-level",
-        }
+    pub fn name(self) -> String {
+        let value = self.to_possible_value().expect("no variant is hidden");
+        value.get_name().to_owned()
     }
 
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|rival| rival.name() == name)
+        Self::from_str(name, false).ok()
     }
 
     pub fn measure(self) -> Measure {
@@ -212,8 +196,8 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_one_contender() {
-        for rival in Rival::ALL {
-            assert_eq!(Rival::named(rival.name()), Some(rival));
+        for rival in Rival::value_variants() {
+            assert_eq!(Rival::named(&rival.name()), Some(*rival));
         }
         assert_eq!(Rival::named("kubelet"), None);
     }
