@@ -129,13 +129,7 @@ impl ClusterNode {
     }
 
     pub fn reported(&self) -> Vec<Reported> {
-        let records = self.records().into_iter();
-        records
-            .filter_map(|r| match r {
-                Record::Reported(r) => Some(r),
-                _ => None,
-            })
-            .collect()
+        told!(self.records(), Record::Reported(reported) => reported)
     }
 
     /// A hog in this cgroup takes more than the node has. It is killed, and that is reported with this outcome.

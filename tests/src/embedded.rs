@@ -21,21 +21,28 @@ fn calm() -> Value {
     json!({ "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } })
 }
 
+/// What records tell of one kind: `told!(records, Record::Stuck(s) if s.id == id => s.time)`. Without a value, whether and how often.
+#[macro_export]
+macro_rules! told {
+    ($records:expr, $pattern:pat $(if $guard:expr)? => $value:expr) => {{
+        let told = $records.into_iter().filter_map(|record| match record {
+            $pattern $(if $guard)? => Some($value),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    }};
+    ($records:expr, $pattern:pat $(if $guard:expr)?) => {
+        $crate::told!($records, $pattern $(if $guard)? => ())
+    };
+}
+
 pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
-    let evictions = records.into_iter().filter_map(|record| match record {
-        Record::Evicted(eviction) => Some(*eviction),
-        _ => None,
-    });
-    evictions.collect()
+    told!(records, Record::Evicted(eviction) => *eviction)
 }
 
 /// Pods that the records say were asked to end.
 pub fn requests(records: Vec<Record>) -> Vec<RequestRecord> {
-    let requests = records.into_iter().filter_map(|record| match record {
-        Record::Requested(asked) => Some(*asked),
-        _ => None,
-    });
-    requests.collect()
+    told!(records, Record::Requested(asked) => *asked)
 }
 
 /// They are dropped after the agent and the processes of the pods.
@@ -207,14 +214,9 @@ impl Files {
 
     /// Waits until the journal has an OOM kill, and answers with the first.
     pub fn oom_kill(&self) -> Option<OomKillRecord> {
-        let first = || {
-            self.records().into_iter().find_map(|r| match r {
-                Record::OomKill(kill) => Some(*kill),
-                _ => None,
-            })
-        };
-        until(SOON, || first().is_some());
-        first()
+        let kills = || told!(self.records(), Record::OomKill(kill) => *kill);
+        until(SOON, || !kills().is_empty());
+        kills().into_iter().next()
     }
 
     pub fn wait_for(&self, count: usize) -> Vec<Record> {

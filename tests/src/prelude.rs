@@ -41,6 +41,7 @@ pub use crate::{
     skip_if,
     table::{rows, yaml},
     text::has,
+    told,
     wait::{SOON, alone, sleep_from, until, wait_for},
     with_bpf,
 };

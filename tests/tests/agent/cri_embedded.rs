@@ -75,19 +75,15 @@ impl Node {
 }
 
 fn reclaimed(records: &[Record]) -> Option<&NodeReclaimed> {
-    records.iter().find_map(|record| match record {
-        Record::Reclaimed(reclaimed) => Some(reclaimed),
-        _ => None,
-    })
+    let told = told!(records, Record::Reclaimed(reclaimed) => reclaimed);
+    told.first().copied()
 }
 
 /// Records that come first: the disk is short from the start, for nodefs and for containerfs.
 const MET_IN_FORCE: usize = 2;
 
 fn is_evicted(records: &[Record]) -> bool {
-    records
-        .iter()
-        .any(|record| matches!(record, Record::Evicted(_)))
+    !told!(records, Record::Evicted(_)).is_empty()
 }
 
 // R8: the disk has room again, and no pod has to go.

@@ -230,12 +230,9 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     has(detail, &all);
     let agent = two.files.start(&[]);
     let told = || {
-        let records = two.files.records().into_iter();
-        let met = records.filter_map(|record| match record {
-            Record::MetInForce(met) => Some((met.signal, met.available, met.threshold)),
-            _ => None,
-        });
-        let mut met: Vec<_> = met.collect();
+        let records = two.files.records();
+        let mut met =
+            told!(records, Record::MetInForce(met) => (met.signal, met.available, met.threshold));
         met.sort();
         met.retain(|(signal, ..)| all.contains(&signal.as_str()));
         met
@@ -280,11 +277,7 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let eviction = two.evicted();
-    let stuck = || {
-        let records = two.files.records();
-        let is_it = |r: &&Record| matches!(r, Record::Stuck(s) if s.id == eviction.id);
-        records.iter().filter(is_it).count()
-    };
+    let stuck = || told!(two.files.records(), Record::Stuck(s) if s.id == eviction.id).len();
     assert!(until(SOON, || stuck() > 0));
     // The next agent knows.
     agent.kill();
@@ -828,8 +821,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
     let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
     assert!(until(SOON, || counted(&address, true) == Some(1)));
     assert_eq!(counted(&address, false), Some(0));
-    let asked = |r: &&Record| matches!(r, Record::Requested(asked) if asked.shadow);
-    let count = || two.files.records().iter().filter(asked).count();
+    let count = || told!(two.files.records(), Record::Requested(asked) if asked.shadow).len();
     assert!(until(SOON, || count() > 0));
     assert_eq!(count(), 1);
     assert!(greedy.is_alive());

@@ -112,8 +112,10 @@ fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
     assert_eq!(files.scope().oom_kills().unwrap(), 1);
     drop(agent);
     let records = files.records();
-    let is_eviction = |record: &Record| matches!(record, Record::Evicted(_));
-    assert!(!records.iter().any(is_eviction), "{records:?}");
+    assert!(
+        told!(&records, Record::Evicted(_)).is_empty(),
+        "{records:?}"
+    );
 }
 
 /// A pod that is deleted and made again, as a restart does, is seen within the refresh.
@@ -185,8 +187,7 @@ fn the_pods_cgroup_has_a_threshold_of_its_own() {
     let by_the_new_limit = |_| {
         files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
         std::thread::sleep(Duration::from_millis(300));
-        let mut records = files.records().into_iter();
-        records.any(|r| matches!(r, Record::Evicted(e) if e.threshold == 48 * MIB))
+        !told!(files.records(), Record::Evicted(e) if e.threshold == 48 * MIB).is_empty()
     };
     assert!((0..60).any(by_the_new_limit));
 }

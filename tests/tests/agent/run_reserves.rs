@@ -17,7 +17,7 @@ fn evicted_while_it_writes(guard: bool) -> bool {
     std::thread::sleep(Duration::from_secs(1));
     let is_dead = !writer.is_alive();
     let records = files.records();
-    let evicted = records.iter().any(|r| matches!(r, Record::Evicted(_)));
+    let evicted = !told!(&records, Record::Evicted(_)).is_empty();
     assert_eq!(evicted, is_dead, "{records:?}");
     assert_eq!(scope.oom_kills().unwrap(), 0);
     evicted
@@ -51,11 +51,8 @@ fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     agent.go_on().unwrap();
     drop(agent);
     // What the OOM killer did while the agent could not act is in the journal afterwards.
-    let told = files
-        .records()
-        .into_iter()
-        .filter(|r| matches!(r, Record::OomKill(k) if k.was_first));
-    assert_eq!(told.count() as u64, kills);
+    let told = told!(files.records(), Record::OomKill(k) if k.was_first);
+    assert_eq!(told.len() as u64, kills);
     // And what the kernel's floor did: the pod is an evicted pod like others.
     let evicted = files.evicted();
     let told = evicted.iter().filter(|name| *name == "hog");

@@ -212,15 +212,9 @@ impl Dying {
     /// The id of its eviction, and how often that is found in the journal as stuck and as finished.
     fn told(&self) -> (String, usize, usize) {
         let records = self.limited.files.records();
-        let id = records.iter().find_map(|record| match record {
-            Record::Evicted(e) if e.name == "a" => Some(e.id.clone()),
-            _ => None,
-        });
-        let id = id.unwrap();
-        let count = |is: fn(&Record, &str) -> bool| records.iter().filter(|r| is(r, &id)).count();
-        let stuck = count(|r, id| matches!(r, Record::Stuck(s) if s.id == id));
-        let finished =
-            count(|r, id| matches!(r, Record::Finished(f) if f.id == id && f.exited > 0));
+        let id = told!(&records, Record::Evicted(e) if e.name == "a" => e.id.clone()).remove(0);
+        let stuck = told!(&records, Record::Stuck(s) if s.id == id).len();
+        let finished = told!(&records, Record::Finished(f) if f.id == id && f.exited > 0).len();
         (id, stuck, finished)
     }
 }

@@ -163,15 +163,7 @@ impl Node {
     }
 
     fn steps(&self) -> Vec<MitigationRecord> {
-        let steps = self
-            .files
-            .records()
-            .into_iter()
-            .filter_map(|record| match record {
-                Record::Mitigated(step) => Some(step),
-                _ => None,
-            });
-        steps.collect()
+        told!(self.files.records(), Record::Mitigated(step) => step)
     }
 
     fn step(&self, name: &str) -> MitigationRecord {
@@ -219,13 +211,8 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     assert_eq!(high(&node.files.cgroup("greedy")), "max");
     let names: Vec<_> = node.steps().into_iter().map(|step| step.step).collect();
     assert_eq!(names, ["reclaim", "brake", "release"]);
-    assert!(
-        !node
-            .files
-            .records()
-            .iter()
-            .any(|r| matches!(r, Record::Requested(_) | Record::Evicted(_)))
-    );
+    let records = node.files.records();
+    assert!(told!(records, Record::Requested(_) | Record::Evicted(_)).is_empty());
 }
 
 // R46: an agent that is killed leaves no pod throttled once the next one has started; one that ends leaves none.
@@ -284,12 +271,7 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     );
     let _agent = node.files.start(&[]);
     let _greedy = node.files.hog("greedy", &["--mib", "90"]);
-    let is_requested = || {
-        node.files
-            .records()
-            .iter()
-            .any(|r| matches!(r, Record::Requested(_)))
-    };
+    let is_requested = || !told!(node.files.records(), Record::Requested(_)).is_empty();
     assert!(until(TIMEOUT, is_requested), "{:?}", node.files.records());
     assert!(node.steps().is_empty());
 }

@@ -16,11 +16,8 @@ fn a_pod_at_its_own_limit_has_an_event() {
     member.cgroup.limit_child(&pod, 48 * MIB).unwrap();
     let agent = member.start().unwrap();
     let kills = |m: &ClusterNode| {
-        let of = |r: Record| match r {
-            Record::OomKill(kill) => 1 + kill.more,
-            _ => 0,
-        };
-        m.records().into_iter().map(of).sum::<u64>()
+        let told = told!(m.records(), Record::OomKill(kill) => 1 + kill.more);
+        told.into_iter().sum::<u64>()
     };
     for _ in 0..3 {
         Hog::until_killed(&tight, &["--mib", "96"]);
@@ -207,8 +204,7 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
     let agent = member.start().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     drop(agent);
-    let of_kubelet = |r: &Record| matches!(r, Record::KubeletEvicted(_));
-    assert!(!member.records().iter().any(of_kubelet));
+    assert!(told!(member.records(), Record::KubeletEvicted(_)).is_empty());
     assert_eq!(member.server.count("DELETE", ""), 0);
 }
 
@@ -579,14 +575,8 @@ fn a_pod_that_both_evict_is_not_counted_as_the_kubelets() {
         evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
         member.server.state().put_pod(evicted);
     }
-    let of_kubelet = |m: &ClusterNode| {
-        let records = m.records().into_iter();
-        let names = records.filter_map(|record| match record {
-            Record::KubeletEvicted(evicted) => Some(evicted.name),
-            _ => None,
-        });
-        names.collect::<Vec<_>>()
-    };
+    let of_kubelet =
+        |m: &ClusterNode| told!(m.records(), Record::KubeletEvicted(evicted) => evicted.name);
     assert!(member.wait(SOON, |m| !of_kubelet(m).is_empty()));
     assert_eq!(of_kubelet(&member), ["other"]);
     let counted = value(&shown, "evictd_api_kubelet_evictions_total");

@@ -62,12 +62,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
 
 /// What the journal says of recreations: how often, and for how long the door is shut.
 fn recreations(member: &ClusterNode) -> Vec<(u32, u64)> {
-    let records = member.records().into_iter();
-    let recreations = records.filter_map(|record| match record {
-        Record::Recreated(recreation) => Some((recreation.count, recreation.hold_seconds)),
-        _ => None,
-    });
-    recreations.collect()
+    told!(member.records(), Record::Recreated(recreation) => (recreation.count, recreation.hold_seconds))
 }
 
 // R17, R29

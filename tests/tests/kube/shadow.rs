@@ -43,11 +43,9 @@ fn shadow_mode_sends_nothing_but_events() {
     let mut evicted = apiserver::pod("other", &ClusterNode::uid(2), "BestEffort", 0, None);
     evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
     member.server.state().put_pod(evicted);
-    let written = member.wait(SOON, |m| {
-        let mut records = m.records().into_iter();
-        records.any(|r| matches!(r, Record::KubeletEvicted(e) if e.name == "other"))
-    });
-    assert!(written);
+    let written =
+        |m: &ClusterNode| told!(m.records(), Record::KubeletEvicted(e) if e.name == "other");
+    assert!(member.wait(SOON, |m| !written(m).is_empty()));
     // By then the turn of this agent to write the policy's status would have come.
     std::thread::sleep(SPREAD + Duration::from_secs(1));
     drop(hog);

@@ -168,8 +168,7 @@ impl Soft {
 
     /// Evictions that limits count.
     fn counted(&self) -> usize {
-        let is_counted = |record: &&Record| matches!(record, Record::Counted(_));
-        self.records().iter().filter(is_counted).count()
+        told!(self.records(), Record::Counted(_)).len()
     }
 
     fn asked(&self) -> Vec<RequestRecord> {
@@ -626,8 +625,8 @@ fn the_end_waits_for_a_delete_that_is_out() {
     let is_out = |m: &ClusterNode| m.server.count("DELETE", "/pods/wild") == 1;
     assert!(member.wait(SOON, is_out));
     assert_eq!(agent.terminate().unwrap(), Some(0));
-    let is_counted = |r: &Record| matches!(r, Record::Counted(c) if c.name == "wild");
-    assert!(member.records().iter().any(is_counted));
+    let counted = told!(member.records(), Record::Counted(c) if c.name == "wild");
+    assert!(!counted.is_empty());
     assert_eq!(member.server.state().events_of("Evicted", "Pod").len(), 1);
 }
 

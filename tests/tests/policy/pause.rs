@@ -131,13 +131,7 @@ fn word(paused: bool) -> (String, bool, bool) {
 
 /// What the journal says of pauses: whose word, whether it stops evictions, and whether they are stopped.
 fn pauses(member: &ClusterNode) -> Vec<(String, bool, bool)> {
-    let records = member.records().into_iter();
-    records
-        .filter_map(|record| match record {
-            Record::Paused(p) => Some((p.by, p.paused, p.evictions_paused)),
-            _ => None,
-        })
-        .collect()
+    told!(member.records(), Record::Paused(p) => (p.by, p.paused, p.evictions_paused))
 }
 
 /// `db` must never go; it is far bigger than `web`.

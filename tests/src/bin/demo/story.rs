@@ -187,15 +187,10 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> Result<bool> {
 /// The first eviction of a journal, once its end is there too.
 fn first_eviction(state: &Path) -> Result<Option<(EvictionRecord, OutcomeRecord)>> {
     let (records, _) = journal::read(state)?;
-    let evicted = records.iter().find_map(|r| match r {
-        Record::Evicted(e) => Some((**e).clone()),
-        _ => None,
-    });
+    let evicted = told!(&records, Record::Evicted(e) => e).into_iter().next();
     Ok(evicted.and_then(|e| {
-        records.iter().find_map(|r| match r {
-            Record::Finished(f) if f.id == e.id => Some((e.clone(), f.clone())),
-            _ => None,
-        })
+        let ends = told!(&records, Record::Finished(f) if f.id == e.id => f.clone());
+        Some(((**e).clone(), ends.into_iter().next()?))
     }))
 }
 
