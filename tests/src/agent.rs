@@ -3,7 +3,7 @@
 use std::{
     os::unix::process::CommandExt as _,
     process::{Child, Output},
-    sync::{MutexGuard, mpsc},
+    sync::mpsc,
 };
 
 use nix::{

@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
 };
 
@@ -26,7 +25,7 @@ impl Heard {
                 if verbose {
                     eprintln!("{line}");
                 }
-                let mut text = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut text = kept.lock();
                 *text += &line;
                 text.push('\n');
             }
@@ -36,7 +35,7 @@ impl Heard {
 
     /// Nothing more is read until this is dropped, and a pipe takes 64 KiB.
     pub fn lock(&self) -> MutexGuard<'_, String> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+        self.text.lock()
     }
 
     /// Waits until it has these words; false when it comes to its end without them, or not in time.

@@ -21,6 +21,7 @@ pub use evictd_store::{
     record::{EvictionRecord, Record},
 };
 pub use evictd_sys::clock::monotonic_ns;
+pub use parking_lot::{Mutex, MutexGuard};
 pub use serde_json::{Value, json};
 
 pub use crate::{

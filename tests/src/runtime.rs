@@ -1,11 +1,7 @@
 //! A scripted container runtime: it speaks the CRI over a unix socket, remembers what it was asked, and fails where a test
 //! wants it to.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, convert::Infallible};
 
 use evictd_cri::messages::{
     Container, ContainerRequest, ContainerStats, ContainerStatus, ContainerStatusResponse, Empty,
@@ -88,12 +84,8 @@ impl Runtime {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn serve(listener: UnixListener, state: Arc<Mutex<State>>) {
@@ -118,12 +110,12 @@ async fn answer(
     let body = body.map(|b| b.to_bytes()).unwrap_or_default();
     // One flag, four bytes of length, the message.
     let message = body.get(5..).unwrap_or_default();
-    let delay = lock(&state).delays.get(&call).copied();
+    let delay = state.lock().delays.get(&call).copied();
     if let Some(delay) = delay {
         tokio::time::sleep(delay).await;
     }
     let (fault, answered) = {
-        let mut state = lock(&state);
+        let mut state = state.lock();
         let id = id_of(&call, message);
         let fault = [&call, &format!("{call} {id}")]
             .into_iter()

@@ -1,10 +1,7 @@
 //! Scripted HTTP servers on loopback: one for each pod that gates ask, all on the same port, each at an address of its
 //! own, as pods have them.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::{
     Router,
@@ -127,7 +124,7 @@ impl Scripted {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -142,7 +139,7 @@ async fn answer(state: &Arc<Mutex<State>>, request: axum::http::request::Parts) 
         .and_then(|v| v.to_str().ok())
         .map(str::to_owned);
     let script = {
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.lock();
         let script = state.scripts.get(&path).cloned();
         state.asked.push(Asked {
             path,
@@ -167,7 +164,7 @@ async fn answer(state: &Arc<Mutex<State>>, request: axum::http::request::Parts) 
             const PIECE: usize = 64 << 10;
             let state = Arc::clone(state);
             let pieces = (0..bytes / PIECE).map(move |_| {
-                state.lock().unwrap_or_else(PoisonError::into_inner).sent += PIECE;
+                state.lock().sent += PIECE;
                 Ok::<_, io::Error>(vec![b' '; PIECE])
             });
             *response.body_mut() = Body::from_stream(futures::stream::iter(pieces));

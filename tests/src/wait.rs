@@ -1,7 +1,5 @@
 //! Waiting for what the kernel tells in its own time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use crate::prelude::*;
 
 /// How long something that will happen may take, on a machine that is emulated while others compile.
@@ -10,7 +8,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// Held by a test that no other such test of its process may run beside.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ONE.lock()
 }
 
 /// Looks again and again until there is something to see, or patience is over.

@@ -11,10 +11,7 @@ mod state;
 mod verbs;
 mod watch;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use evictd_kube::client::ApiClient;
 use rustls::ServerConfig;
@@ -98,7 +95,7 @@ impl ApiServer {
 
     /// Locks what the server knows and was asked; answers wait while this is held.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// Has so many requests go wrong, as [`State::fails`].
@@ -182,11 +179,6 @@ impl ApiServer {
     pub fn wait(&self, timeout: Duration, condition: impl Fn(&State) -> bool) -> bool {
         until(timeout, || condition(&self.state()))
     }
-}
-
-/// A test that has panicked has failed already; the state is still good for the others' clean-up.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A pod in the form of the recordings.

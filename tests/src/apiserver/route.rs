@@ -1,7 +1,5 @@
 //! From a request to its handler.
 
-use std::sync::Mutex;
-
 use axum::{
     Router,
     body::{Body, to_bytes},
@@ -11,7 +9,7 @@ use axum::{
 
 use super::{
     answer::{no_right, scripted, terminating, unauthorized},
-    exec, lock, reviews,
+    exec, reviews,
     state::{InjectedFault, Seen, State},
     verbs,
 };
@@ -45,7 +43,7 @@ async fn serve(state: &Arc<Mutex<State>>, mut request: Request) -> Response<Body
         at: Instant::now(),
     };
     let faults = {
-        let mut state = lock(state);
+        let mut state = state.lock();
         state.requests.push(seen.clone());
         let bearer = header(header::AUTHORIZATION).strip_prefix("Bearer ");
         if state.token.is_some() && bearer != state.token.as_deref() {
@@ -61,27 +59,27 @@ async fn serve(state: &Arc<Mutex<State>>, mut request: Request) -> Response<Body
         Some(InjectedFault::Hang) => return std::future::pending().await,
         Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,
         Some(InjectedFault::Lost) => {
-            drop(dispatch(&mut lock(state), seen));
+            drop(dispatch(&mut state.lock(), seen));
             return std::future::pending().await;
         }
         Some(InjectedFault::Cut) => {
-            drop(dispatch(&mut lock(state), seen));
+            drop(dispatch(&mut state.lock(), seen));
             return cut();
         }
         Some(InjectedFault::Late(delay)) => {
             let state = Arc::clone(state);
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                drop(dispatch(&mut lock(&state), seen));
+                drop(dispatch(&mut state.lock(), seen));
             });
             return cut();
         }
         None => {}
     }
     if let Some(upgrade) = upgrade {
-        return exec::run(&lock(state), &parts, upgrade);
+        return exec::run(&state.lock(), &parts, upgrade);
     }
-    dispatch(&mut lock(state), seen)
+    dispatch(&mut state.lock(), seen)
 }
 
 /// An answer in whose middle the connection ends.

@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     process::{Child, ChildStdin, ChildStdout},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
 };
 
 use super::{RELEASE, chart, fetched};
@@ -106,7 +106,7 @@ impl Helm {
     }
 
     fn ask(&self, request: &Value) -> Result<Value> {
-        let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engine = self.0.lock();
         writeln!(engine.requests, "{request}")?;
         let mut line = String::new();
         engine.answers.read_line(&mut line)?;

@@ -1,9 +1,6 @@
 //! `evictd top` on a terminal of 80 columns and 24 lines: it draws, follows keys, and leaves the terminal as it was.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    thread,
-};
+use std::thread;
 
 use evictd_tests::{agent::binary, prelude::*, reaped::Reaped};
 use nix::pty::{Winsize, openpty};
@@ -50,7 +47,7 @@ impl Shown {
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
-                let mut drawn = drawn.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut drawn = drawn.lock();
                 drawn.0.process(&bytes[..count]);
                 drawn.1.extend_from_slice(&bytes[..count]);
             }
@@ -63,12 +60,12 @@ impl Shown {
     }
 
     fn text(&self) -> String {
-        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        let screen = self.screen.lock();
         screen.0.screen().contents()
     }
 
     fn raw(&self) -> String {
-        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        let screen = self.screen.lock();
         String::from_utf8_lossy(&screen.1).into_owned()
     }
 

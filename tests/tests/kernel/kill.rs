@@ -1,7 +1,7 @@
 //! The end of a pod: every process of its cgroups dies, and no other one, whatever becomes of a PID in between; with no
 //! PID and no file descriptor left as well.
 
-use std::{cell::Cell, os::fd::AsRawFd as _, process::Child, sync::MutexGuard};
+use std::{cell::Cell, os::fd::AsRawFd as _, process::Child};
 
 use evictd_node::{
     cgroup::{
