@@ -41,7 +41,7 @@ pub use crate::{
     skip::{granted, in_guest, matrix, no_bpf, no_memory_cgroups, not_in_guest, not_root},
     skip_if,
     table::{rows, yaml},
-    text::has,
+    text::{begins, has},
     told,
     wait::{SOON, alone, sleep_from, until, wait_for},
     with_bpf,

@@ -8,6 +8,12 @@ pub fn has(text: &str, parts: &[&str]) {
     }
 }
 
+/// Asserts that the text begins so.
+#[track_caller]
+pub fn begins(text: &str, expected: &str) {
+    assert!(text.starts_with(expected), "{text}: not {expected}");
+}
+
 /// The number behind a name, in a text that has a line for each name.
 pub fn number(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines();

@@ -88,9 +88,9 @@ fn check_follows_the_configuration_in_its_hooks() {
     let hook = findings.find(|f| f["topic"] == "memory hook").unwrap();
     assert_eq!(hook["state"], "missing");
     let detail = hook["detail"].as_str().unwrap();
-    assert!(
-        detail.starts_with(&format!("memoryHook: {refused} cannot be used here")),
-        "{detail}"
+    begins(
+        detail,
+        &format!("memoryHook: {refused} cannot be used here"),
     );
 }
 
@@ -105,9 +105,6 @@ fn check_takes_the_installed_configuration() {
         let config = json!({ "evictionHard": { "memory.available": "7Mi" } });
         fs::write(etc.join("evictd/config.yaml"), config.to_string()).unwrap();
         let found = agent::finding(&[], "hard thresholds");
-        assert!(
-            found["detail"].as_str().unwrap().contains("<7Mi"),
-            "{found}"
-        );
+        has(found["detail"].as_str().unwrap(), &["<7Mi"]);
     });
 }

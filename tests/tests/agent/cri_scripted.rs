@@ -266,8 +266,7 @@ fn a_container_of_which_nothing_is_told_is_counted_and_the_rest_goes_on() {
         let removed = outcome.unwrap();
         assert_eq!(calls, ["RemoveImage i-spare"]);
         assert_eq!((removed.images, removed.refused), (1, 1));
-        let refusal = removed.refusal.expect("a refusal");
-        assert!(refusal.starts_with("ContainerStatus"), "{refusal}");
+        begins(&removed.refusal.expect("a refusal"), "ContainerStatus");
     }
 }
 
@@ -392,7 +391,7 @@ fn a_socket_without_a_server_is_named_with_its_path() {
     let (error, removed) = outcome.unwrap_err();
     assert_eq!(removed, Removed::default());
     let text = error.to_string();
-    assert!(text.starts_with("/nowhere/cri.sock: "), "{text}");
+    begins(&text, "/nowhere/cri.sock: ");
     assert!(text.contains("No such file"), "{text}");
 }
 
@@ -425,8 +424,7 @@ fn a_runtime_that_lacks_a_call_ends_the_reclaim() {
     let (outcome, calls) = reclaim(state, &BOTH, |_| {});
     let (error, _) = outcome.unwrap_err();
     let error = error.to_string();
-    let expected = "ListPodSandbox: Unimplemented";
-    assert!(error.starts_with(expected), "{error}");
+    begins(&error, "ListPodSandbox: Unimplemented");
     assert!(calls.is_empty());
 }
 

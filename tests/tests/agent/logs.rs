@@ -105,8 +105,7 @@ fn a_log_that_is_not_read_costs_its_lines_only() {
     files.until_killed("hog", &["--mib", "1000"]);
     // The main thread has handed it over, and the thread `journal` has written it.
     assert!(until(SOON, || files.evictions().len() == 1));
-    let answer = get(&health, "/healthz").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    begins(&get(&health, "/healthz").unwrap(), "HTTP/1.1 200");
     // It is read again, and has the lines that waited, and those that come.
     drop(unread);
     let dropped = || value(&shown, "evictd_log_lines_dropped_total");

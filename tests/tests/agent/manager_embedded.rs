@@ -165,9 +165,8 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     let agent = two.files.start(&[]);
     greedy.order("hold 1200").unwrap();
     let eviction = two.greedy_goes("pid.available");
-    let begins = "The node was low on resource: pids. Threshold quantity: ";
-    let said = &eviction.message;
-    assert!(said.starts_with(begins), "{said}");
+    let said = "The node was low on resource: pids. Threshold quantity: ";
+    begins(&eviction.message, said);
     assert!(eviction.available < eviction.threshold && eviction.working_set > 1000);
     let pace = eviction.pace.as_ref().expect("why at that moment");
     assert_eq!(pace.expected, eviction.working_set);

@@ -176,8 +176,7 @@ fn the_pods_cgroup_has_a_threshold_of_its_own() {
     let said = [&*eviction.name, &*eviction.signal];
     assert_eq!(said, ["hog", "allocatableMemory.available"]);
     assert_eq!(eviction.threshold, 64 * MIB);
-    let message = &eviction.message;
-    assert!(message.starts_with(MESSAGE), "{message}");
+    begins(&eviction.message, MESSAGE);
     hog.killed();
     assert!(calm.is_alive());
 

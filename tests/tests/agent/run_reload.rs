@@ -104,7 +104,7 @@ fn files_that_do_not_answer_hold_up_no_eviction() {
     files.until_killed("hog", &["--mib", "1000"]);
     assert!(until(SOON, || files.evictions().len() == 1));
     let answer = get(&health, "/readyz").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    begins(&answer, "HTTP/1.1 200");
     // They answer: what they hold is in force.
     files.config["shadow"] = json!(true);
     fs::write(&config, files.config.to_string()).unwrap();

@@ -21,8 +21,7 @@ fn stall(
     let mut hog = files.hog("hog", &["--mib", "1000", "--rate", "400"]);
     meanwhile(&mut hog, &files);
     assert!(says(&format!("the {name} has not run for ")));
-    let answer = get(&health, "/readyz").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    begins(&get(&health, "/readyz").unwrap(), "HTTP/1.1 503");
     let is_alive = get(&health, "/healthz").unwrap().contains("200 OK");
     assert_eq!(is_alive, probe != "/healthz");
     drop(stalled);

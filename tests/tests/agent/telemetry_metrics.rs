@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 /// Series with their values; comments left out.
 fn scrape(address: &str) -> HashMap<String, f64> {
     let text = metrics(address).unwrap();
-    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    begins(&text, "HTTP/1.1 200 OK\r\n");
     has(&text, &["\r\nContent-Type: text/plain; version=0.0.4"]);
     let (_, body) = text.split_once("\r\n\r\n").unwrap();
     let series = body.lines().filter(|l| !l.starts_with('#'));
@@ -181,7 +181,7 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
         write!(stream, "GET /readyz HTTP/1.1\r\n\r\n").unwrap();
         let mut said = String::new();
         stream.read_to_string(&mut said).unwrap();
-        assert!(said.starts_with("HTTP/1.1 503"), "{said}");
+        begins(&said, "HTTP/1.1 503");
         assert!(said.ends_with("the start is not complete\n"), "{said}");
         assert!(get(health, "/healthz").unwrap().ends_with("ok\n"));
         agent::signal(child, Signal::SIGTERM).unwrap();

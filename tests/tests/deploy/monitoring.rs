@@ -272,10 +272,7 @@ fn the_chart_brings_both() {
     for (shipped, rule) in shipped.as_array().unwrap().iter().zip(rules()) {
         assert_eq!(shipped["expr"], rule["expr"]);
         let url = shipped["annotations"]["runbook_url"].as_str().unwrap();
-        assert!(
-            url.starts_with("https://example.org/runbook#evictd"),
-            "{url}"
-        );
+        begins(url, "https://example.org/runbook#evictd");
         let [shipped, rule] = [shipped, &rule].map(|rule| &rule["annotations"]["summary"]);
         assert_eq!(shipped, rule);
     }

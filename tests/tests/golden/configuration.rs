@@ -61,8 +61,5 @@ fn defaults_are_as_ever() {
 fn an_unknown_field_is_refused() {
     let refused = Config::from_values(json!({"evictionHart": {}}), None);
     let refused = refused.unwrap_err().to_string();
-    assert!(
-        refused.starts_with("evictionHart: unknown field"),
-        "{refused}"
-    );
+    begins(&refused, "evictionHart: unknown field");
 }

@@ -72,8 +72,7 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
     member.server.fails("DELETE", "/pods/wild", 100, forbidden);
     let _agent = member.start().unwrap();
     Hog::until_killed(&wild, &["--mib", "1024"]);
-    let outcome = &member.outcomes(1)[0];
-    assert!(outcome.starts_with("refused: 403 Forbidden"), "{outcome}");
+    begins(&member.outcomes(1)[0], "refused: 403 Forbidden");
 }
 
 /// Bad input: one line that names the field, exit code 2.
@@ -83,7 +82,7 @@ fn an_unusable_kubeconfig_is_bad_input() {
     member.config["cluster"]["kubeconfig"] = json!(member.dir().join("nowhere"));
     let stderr = agent::refused(&["run"], &[("--config", &member.write().unwrap())]);
     let last = stderr.lines().last().unwrap();
-    assert!(last.starts_with("evictd: cluster.kubeconfig: "), "{last}");
+    begins(last, "evictd: cluster.kubeconfig: ");
 }
 
 /// Thresholds of the node's own kubelet: from its configuration file, unless evictd's says otherwise.
@@ -189,16 +188,10 @@ fn thresholds_come_from_the_running_kubelet() {
     let shown = || agent::evictd(&["thresholds"], &paths);
     assert!(String::from_utf8_lossy(&shown().stdout).contains("180Mi"));
     let found = agent::finding(&paths, "hard thresholds");
-    assert!(
-        found["detail"].as_str().unwrap().contains("180Mi"),
-        "{found}"
-    );
+    has(found["detail"].as_str().unwrap(), &["180Mi"]);
     member.server.state().objects.remove(path);
     let said = shown();
     let (out, err) = (&said.stdout, String::from_utf8_lossy(&said.stderr));
-    assert!(
-        String::from_utf8_lossy(out).contains("100Mi"),
-        "the default"
-    );
-    assert!(err.contains("/configz cannot be read"), "{err}");
+    has(&String::from_utf8_lossy(out), &["100Mi"]);
+    has(&err, &["/configz cannot be read"]);
 }

@@ -148,7 +148,7 @@ fn killed_first_then_told() {
     }
     let event = only_event(&member, "Evicted", "Pod");
     let note = event["note"].as_str().unwrap();
-    assert!(note.starts_with(OF_MEMORY), "{note}");
+    begins(note, OF_MEMORY);
     has(note, &["requested 16Mi", "Container c was using"]);
     assert_eq!(event["regarding"]["uid"], uid);
     let annotations = &event["metadata"]["annotations"];
@@ -192,8 +192,7 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
         let status = &pod["status"];
         let said = [&status["phase"], &status["reason"]];
         assert_eq!(said, ["Failed", "Evicted"]);
-        let message = status["message"].as_str().unwrap();
-        assert!(message.starts_with(OF_MEMORY), "{message}");
+        begins(status["message"].as_str().unwrap(), OF_MEMORY);
         assert_eq!(status["conditions"][0]["type"], "DisruptionTarget");
     }
     assert_eq!(events(&member, "Evicted", "Pod").len(), 1);

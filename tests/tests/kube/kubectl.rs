@@ -428,8 +428,5 @@ fn a_refusal_says_what_was_asked() {
     let cluster = Cluster::new();
     cluster.server.state().token = Some("another".into());
     let refused = cluster.refused(1, &["status"]);
-    assert!(
-        refused.starts_with("kubectl-evictd: nodes: 401"),
-        "{refused}"
-    );
+    begins(&refused, "kubectl-evictd: nodes: 401");
 }

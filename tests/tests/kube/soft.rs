@@ -279,8 +279,7 @@ fn an_override_comes_after_the_configured_time_and_is_audited() {
     assert_eq!(soft.event_reasons(), ["EvictedDespiteBudget"]);
     let asked = soft.asked();
     let why = asked.last().unwrap().override_reason.as_deref().unwrap();
-    let expected = "budgets have protected every candidate for";
-    assert!(why.starts_with(expected), "{why}");
+    begins(why, "budgets have protected every candidate for");
     // Asking again and again is written down once.
     assert_eq!(asked.len(), 2);
 }

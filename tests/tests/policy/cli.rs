@@ -15,7 +15,7 @@ fn run(arguments: &[&str]) -> Outcome {
 #[track_caller]
 fn refuses(arguments: &[&str], why: &str) {
     let said = run(arguments).refused();
-    assert!(said.starts_with("evictd: "), "{said}");
+    begins(&said, "evictd: ");
     has(&said, &[why]);
 }
 
