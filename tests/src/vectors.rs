@@ -64,7 +64,7 @@ pub fn evictd<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Outc
 
 /// Runs `evictd rank` over pods and a summary, with these arguments.
 pub fn rank(pods: impl ToString, summary: impl ToString, arguments: &[&str]) -> Outcome {
-    let files = Files::new();
+    let files = Files::default();
     let pods = files.write("pods.json", pods);
     let summary = files.write("summary.json", summary);
     evictd([&["rank", "--pods", &pods, "--summary", &summary], arguments].concat())
@@ -75,10 +75,6 @@ pub fn rank(pods: impl ToString, summary: impl ToString, arguments: &[&str]) -> 
 pub struct Files(tempfile::TempDir);
 
 impl Files {
-    pub fn new() -> Self {
-        Self(tempfile::tempdir().unwrap_or_else(|e| panic!("a temporary directory: {e}")))
-    }
-
     /// Writes a file and returns its path.
     pub fn write(&self, name: &str, content: impl ToString) -> String {
         let path = self.0.path().join(name);
@@ -89,6 +85,6 @@ impl Files {
 
 impl Default for Files {
     fn default() -> Self {
-        Self::new()
+        Self(tempfile::tempdir().unwrap_or_else(|e| panic!("a temporary directory: {e}")))
     }
 }

@@ -27,7 +27,7 @@ fn every_configuration_means_what_it_means_to_the_kubelet() {
     // R1, R3, R4, R5, R11
     let cases = read("parse.jsonl");
     assert_eq!(cases.len(), 300);
-    let files = Files::new();
+    let files = Files::default();
     for (number, case) in cases.iter().enumerate() {
         let path = files.write("config.json", configuration(case));
         let outcome = evictd(["thresholds", "--config", &path, "-o", "json"]);
@@ -48,7 +48,7 @@ fn every_configuration_means_what_it_means_to_the_kubelet() {
 
 #[test]
 fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
-    let files = Files::new();
+    let files = Files::default();
     let json = json!({"evictionHard": {"memory.available": "1.5Gi", "nodefs.available": "5.5%"}});
     let yaml = "evictionHard:\n  memory.available: 1.5Gi\n  nodefs.available: 5.5%\n";
     let kubelet = format!(
@@ -69,7 +69,7 @@ fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
 #[test]
 fn people_get_a_table() {
     // R4: the defaults
-    let files = Files::new();
+    let files = Files::default();
     let empty = files.write("empty.yaml", "");
     let outcome = evictd(["thresholds", "--config", &empty]);
     // What follows is when pods go, in words.
@@ -89,7 +89,7 @@ fn people_get_a_table() {
 
 #[test]
 fn a_threshold_says_where_it_comes_from() {
-    let files = Files::new();
+    let files = Files::default();
     let own = "evictionHardAboveKubelet: {memory.available: 100Mi}\nenforceNodeAllocatable: []\n\
                evictionHardFallback: {pid.available: '1000'}\n";
     let own = files.write("own.yaml", own);

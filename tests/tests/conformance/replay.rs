@@ -28,7 +28,7 @@ fn list(value: &Value) -> Value {
 fn every_round_is_the_kubelets() {
     // R4 to R11, R18
     let sequences = read("sync.jsonl");
-    let files = Files::new();
+    let files = Files::default();
     let mut manager = 0;
     for (number, sequence) in sequences.iter().enumerate() {
         let results = replay(&files, sequence, "kubelet");
@@ -54,7 +54,7 @@ fn every_round_is_the_kubelets() {
 #[test]
 fn the_evictd_mode_protects_the_same_pods_as_the_kubelet_and_forecasts() {
     // R12, R44
-    let files = Files::new();
+    let files = Files::default();
     let mut foretold = 0;
     for sequence in &read("sync.jsonl") {
         let critical: Vec<&Value> = sequence["pods"]
@@ -93,7 +93,7 @@ fn scenario() -> Value {
 
 #[test]
 fn people_get_a_table() {
-    let files = Files::new();
+    let files = Files::default();
     let path = files.write("scenario.json", scenario());
     let outcome = evictd(["replay", &path]);
     assert_eq!(
@@ -105,7 +105,7 @@ fn people_get_a_table() {
 
 #[test]
 fn bad_input_is_named() {
-    let files = Files::new();
+    let files = Files::default();
     for [pointer, value, expected] in rows(
         r#"
         / | [] | must be a map of fields

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::workload::{describe, statuses};
 
 /// What was seen of the hog until it was gone.
+#[derive(Default)]
 pub struct Seen {
     pub uid: String,
     pub lived: Duration,
@@ -26,13 +27,7 @@ impl Seen {
     pub fn new(uid: String) -> Self {
         Self {
             uid,
-            lived: Duration::ZERO,
-            restarts: 0,
-            ends: Vec::new(),
-            disruption: None,
-            ran: false,
-            by_kubelet: None,
-            last: String::new(),
+            ..Self::default()
         }
     }
 
