@@ -192,6 +192,7 @@ fn thresholds_come_from_the_running_kubelet() {
     member.server.state().objects.remove(path);
     let said = shown();
     let (out, err) = (&said.stdout, String::from_utf8_lossy(&said.stderr));
+    // The default.
     has(&String::from_utf8_lossy(out), &["100Mi"]);
     has(&err, &["/configz cannot be read"]);
 }
