@@ -25,6 +25,9 @@ const EXHAUSTED_SOON_NS: u64 = 2 * SECOND;
 /// Growth is measured over this time at least.
 const BURST_NS: u64 = 200 * MS;
 
+/// Kinds of [`NodeReclaim`].
+const KINDS: usize = 2;
+
 /// Components that may remove what is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NodeReclaimOptions {
@@ -49,10 +52,10 @@ pub struct ReclaimUnderWay<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct NodeReclaimers {
     options: NodeReclaimOptions,
-    /// The runtime has not answered the last request yet, whether it is waited for or not.
-    is_requested: bool,
-    /// Time at which the last answer came.
-    answered: Option<u64>,
+    /// What the runtime has not answered yet, by [`NodeReclaim`], whether it is waited for or not.
+    requested: [bool; KINDS],
+    /// Time at which the last answer to a request for each came.
+    answered: [Option<u64>; KINDS],
     /// Whether the last answer was that there is no runtime to ask.
     is_away: bool,
     /// Pods have waited for the kubelet during this pressure. It reclaims whenever it looks: no pod waits for that
@@ -65,21 +68,23 @@ impl NodeReclaimers {
     pub fn new(options: NodeReclaimOptions) -> Self {
         Self {
             options,
-            is_requested: false,
-            answered: None,
+            requested: [false; KINDS],
+            answered: [None; KINDS],
             is_away: false,
             has_waited_for_kubelet: false,
         }
     }
 
-    /// Chooses the component that is to reclaim now, and the time that it may take.
-    pub fn next(&self, now: u64) -> (ReclaimBy, Duration) {
-        let rests = self
-            .answered
-            .is_some_and(|at| now.saturating_sub(at) < nanos(RUNTIME_INTERVAL));
+    /// Chooses the component that is to reclaim this now, and the time that it may take.
+    pub fn next(&self, now: u64, what: &[NodeReclaim]) -> (ReclaimBy, Duration) {
+        let is_recent = |at| now.saturating_sub(at) < nanos(RUNTIME_INTERVAL);
+        let rests = what
+            .iter()
+            .all(|kind| self.answered[*kind as usize].is_some_and(is_recent));
+        let is_requested = self.requested.contains(&true);
         let is_absent = self.options.runtime.is_none() || self.is_away;
         match (self.options.runtime, self.kubelet_timeout()) {
-            (Some(within), _) if !self.is_requested && !rests => {
+            (Some(within), _) if !is_requested && !rests => {
                 (ReclaimBy::Runtime, within + RUNTIME_GRACE)
             }
             (_, Some(timeout)) if is_absent => (ReclaimBy::Kubelet, timeout),
@@ -93,15 +98,19 @@ impl NodeReclaimers {
         waits.then_some(KUBELET_TIMEOUT)
     }
 
-    /// The runtime was asked.
-    pub fn note_request(&mut self) {
-        self.is_requested = true;
+    /// The runtime was asked for this.
+    pub fn note_request(&mut self, what: &[NodeReclaim]) {
+        for kind in what {
+            self.requested[*kind as usize] = true;
+        }
     }
 
     /// The runtime has answered, if only that there is none.
     pub fn note_answer(&mut self, now: u64, is_away: bool) {
-        self.is_requested = false;
-        self.answered = Some(now);
+        let requested = std::mem::take(&mut self.requested);
+        for (answered, _) in self.answered.iter_mut().zip(requested).filter(|(_, r)| *r) {
+            *answered = Some(now);
+        }
         self.is_away = is_away;
     }
 
@@ -177,6 +186,7 @@ mod tests {
     use super::*;
 
     const WITHIN: Duration = Duration::from_secs(30);
+    const BOTH: [NodeReclaim; KINDS] = [NodeReclaim::Containers, NodeReclaim::Images];
 
     // R8: it looks every ten seconds as long as a disk is short, and so do the evictions that follow.
     #[test]
@@ -185,16 +195,17 @@ mod tests {
             let kubelet = true;
             let mut reclaimers = NodeReclaimers::new(NodeReclaimOptions { runtime, kubelet });
             // No runtime has answered.
+            reclaimers.note_request(&BOTH);
             reclaimers.note_answer(SECOND, runtime.is_some());
             assert_eq!(
-                reclaimers.next(SECOND),
+                reclaimers.next(SECOND, &BOTH),
                 (ReclaimBy::Kubelet, KUBELET_TIMEOUT)
             );
             reclaimers.note_waited(ReclaimBy::Kubelet);
             reclaimers.note_pressure(true);
-            assert_eq!(reclaimers.next(SECOND).0, ReclaimBy::None);
+            assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::None);
             reclaimers.note_pressure(false);
-            assert_eq!(reclaimers.next(SECOND).0, ReclaimBy::Kubelet);
+            assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::Kubelet);
         }
     }
 
@@ -205,17 +216,23 @@ mod tests {
             kubelet: true,
         });
         let asked = (ReclaimBy::Runtime, WITHIN + RUNTIME_GRACE);
-        assert_eq!(reclaimers.next(SECOND), asked);
-        reclaimers.note_request();
-        assert_eq!(reclaimers.next(60 * SECOND).0, ReclaimBy::None);
+        assert_eq!(reclaimers.next(SECOND, &BOTH), asked);
+        reclaimers.note_request(&[NodeReclaim::Images]);
+        assert_eq!(reclaimers.next(60 * SECOND, &BOTH).0, ReclaimBy::None);
         reclaimers.note_answer(60 * SECOND, false);
-        assert_eq!(reclaimers.next(70 * SECOND - 1).0, ReclaimBy::None);
-        assert_eq!(reclaimers.next(70 * SECOND), asked);
+        let next = |now, what: &[NodeReclaim]| reclaimers.next(now, what);
+        let images = [NodeReclaim::Images];
+        assert_eq!(next(70 * SECOND - 1, &images).0, ReclaimBy::None);
+        assert_eq!(next(70 * SECOND, &images), asked);
+        // Another disk is short, which the other kind helps.
+        assert_eq!(next(61 * SECOND, &[NodeReclaim::Containers]), asked);
+        assert_eq!(next(61 * SECOND, &BOTH), asked);
     }
 
     #[test]
     fn evictions_wait_for_no_component_that_may_not_reclaim() {
         let reclaimers = NodeReclaimers::new(NodeReclaimOptions::default());
-        assert_eq!(reclaimers.next(SECOND), (ReclaimBy::None, Duration::ZERO));
+        let nothing = (ReclaimBy::None, Duration::ZERO);
+        assert_eq!(reclaimers.next(SECOND, &BOTH), nothing);
     }
 }

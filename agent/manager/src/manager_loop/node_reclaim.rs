@@ -84,9 +84,10 @@ impl ManagerLoop {
 
     fn begin_reclaim(&mut self, plan: &Plan, seen: &Observations) {
         let now = monotonic_ns();
+        let reclaimers = &self.node_reclaim.reclaimers;
         let (by, timeout) = match self.shadow.on || self.limiter.is_paused() {
             true => (ReclaimBy::None, Duration::ZERO),
-            false => self.node_reclaim.reclaimers.next(now),
+            false => reclaimers.next(now, &plan.node_reclaim),
         };
         self.node_reclaim.waiting = Some(Waiting {
             plan: plan.clone(),
@@ -107,7 +108,8 @@ impl ManagerLoop {
                 .reporter
                 .emit(ManagerEvent::NodeReclaim(NodeReclaimRequest { what, by }));
             if is_sent && by == ReclaimBy::Runtime {
-                self.node_reclaim.reclaimers.note_request();
+                let what = &plan.node_reclaim;
+                self.node_reclaim.reclaimers.note_request(what);
             }
         }
         if by == ReclaimBy::None {
