@@ -54,8 +54,7 @@ scenes! {
 /// What is charged outside the pods' cgroup is the node's pressure alone.
 #[test]
 fn the_node_alone() {
-    skip_if!(not_root());
-    let (node, hog_dir, _) = node("nodealone");
+    let (node, hog_dir, _) = as_root!(node("nodealone"));
     let system = node.cgroup.child("system").unwrap();
     let options = Options {
         pods_threshold: Some(48 * MIB),
@@ -147,8 +146,7 @@ scenes! {
 /// The pods' cgroup is removed while it is watched: it is said once, and the node's watch goes on.
 #[test]
 fn a_pods_cgroup_that_goes_away() {
-    skip_if!(not_root());
-    let (node, ..) = node("goes");
+    let (node, ..) = as_root!(node("goes"));
     let options = Options {
         pods_threshold: Some(48 * MIB),
         ..Options::default()

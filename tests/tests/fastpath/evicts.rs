@@ -73,8 +73,7 @@ scenes! {
 // R43
 #[test]
 fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
-    skip_if!(not_root());
-    let mut node = Node::new("many", 512).unwrap();
+    let mut node = as_root!(Node::new("many", 512).unwrap());
     let many = node.best_effort("many");
     let mut forks = Forker::start(Some(&many)).unwrap();
     forks.order("hold 2000").unwrap();
@@ -99,8 +98,7 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
 // R47
 #[test]
 fn shadow_decides_and_kills_nothing() {
-    skip_if!(not_root());
-    let mut node = Node::new("shadow", 256).unwrap();
+    let mut node = as_root!(Node::new("shadow", 256).unwrap());
     let pod = node.best_effort("hog");
     let watched = node.watched(Options {
         shadow: true,
@@ -118,8 +116,7 @@ fn shadow_decides_and_kills_nothing() {
 // looked again.
 #[test]
 fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
-    skip_if!(not_root());
-    let mut node = Node::new("several", 512).unwrap();
+    let mut node = as_root!(Node::new("several", 512).unwrap());
     let mut hogs = [("a", "100"), ("b", "95"), ("c", "90")]
         .map(|(name, mib)| Hog::start(&node.best_effort(name), &["--mib", mib]).unwrap());
     thread::sleep(Duration::from_millis(500));
@@ -138,8 +135,7 @@ fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
 /// no other pod goes for it meanwhile.
 #[test]
 fn what_the_manager_has_killed_is_pending() {
-    skip_if!(not_root());
-    let mut node = Node::new("foreign", 512).unwrap();
+    let mut node = as_root!(Node::new("foreign", 512).unwrap());
     let volume = tempfile::tempdir_in("/dev/shm").unwrap();
     let [a, b] = ["a", "b"].map(|name| node.best_effort(name));
     let dir = volume.path().to_str().unwrap();
@@ -175,8 +171,7 @@ fn what_the_manager_has_killed_is_pending() {
 /// A pod without a process gives nothing: the next one is asked.
 #[test]
 fn a_pod_that_is_gone_is_passed_over() {
-    skip_if!(not_root());
-    let mut node = Node::new("gone", 256).unwrap();
+    let mut node = as_root!(Node::new("gone", 256).unwrap());
     let gone = node.pod("gone", QosClass::BestEffort, -100, 0);
     let empty = node.pod("empty", QosClass::BestEffort, -50, 0);
     let pod = node.best_effort("hog");
@@ -191,8 +186,7 @@ fn a_pod_that_is_gone_is_passed_over() {
 // R12
 #[test]
 fn a_protected_pod_is_never_touched() {
-    skip_if!(not_root());
-    let mut node = Node::new("protected", 256).unwrap();
+    let mut node = as_root!(Node::new("protected", 256).unwrap());
     let pod = node.pod("critical", QosClass::BestEffort, 2_000_001_000, 0);
     let watched = node.watched(Options::default());
     let mut hog = Hog::start(&pod, &["--mib", "180"]).unwrap();
@@ -213,8 +207,7 @@ fn sleeps(tid: i32) -> u64 {
 /// next pressure.
 #[test]
 fn without_candidates_it_waits_for_the_recovery() {
-    skip_if!(not_root());
-    let mut node = Node::new("idle", 256).unwrap();
+    let mut node = as_root!(Node::new("idle", 256).unwrap());
     let critical = node.pod("critical", QosClass::BestEffort, 2_000_001_000, 0);
     let pod = node.best_effort("pod");
     let watched = node.watched(Options::default());
@@ -240,8 +233,7 @@ fn without_candidates_it_waits_for_the_recovery() {
 /// A fork bomb inside the victim does not outlive it.
 #[test]
 fn forks_during_the_kill_do_not_escape() {
-    skip_if!(not_root());
-    let mut node = Node::new("forks", 256).unwrap();
+    let mut node = as_root!(Node::new("forks", 256).unwrap());
     let pod = node.best_effort("forks");
     let watched = node.watched(Options::default());
     // Each shell starts another before it ends, and one hog makes the pressure.
