@@ -129,7 +129,7 @@ impl ClusterNode {
     }
 
     pub fn reported(&self) -> Vec<Reported> {
-        told!(self.records(), Record::Reported(reported) => reported)
+        records_of!(self.records(), Record::Reported(reported) => reported)
     }
 
     /// A hog in this cgroup takes more than the node has. It is killed, and that is reported with this outcome.

@@ -21,28 +21,28 @@ fn calm() -> Value {
     json!({ "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } })
 }
 
-/// What records tell of one kind: `told!(records, Record::Stuck(s) if s.id == id => s.time)`. Without a value, whether and how often.
+/// Values from the records of one kind: `records_of!(records, Record::Stuck(s) if s.id == id => s.time)`. Without a value, whether and how often.
 #[macro_export]
-macro_rules! told {
+macro_rules! records_of {
     ($records:expr, $pattern:pat $(if $guard:expr)? => $value:expr) => {{
-        let told = $records.into_iter().filter_map(|record| match record {
+        let values = $records.into_iter().filter_map(|record| match record {
             $pattern $(if $guard)? => Some($value),
             _ => None,
         });
-        told.collect::<Vec<_>>()
+        values.collect::<Vec<_>>()
     }};
     ($records:expr, $pattern:pat $(if $guard:expr)?) => {
-        $crate::told!($records, $pattern $(if $guard)? => ())
+        $crate::records_of!($records, $pattern $(if $guard)? => ())
     };
 }
 
 pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
-    told!(records, Record::Evicted(eviction) => *eviction)
+    records_of!(records, Record::Evicted(eviction) => *eviction)
 }
 
 /// Pods that the records say were asked to end.
 pub fn requests(records: Vec<Record>) -> Vec<RequestRecord> {
-    told!(records, Record::Requested(asked) => *asked)
+    records_of!(records, Record::Requested(asked) => *asked)
 }
 
 /// They are dropped after the agent and the processes of the pods.
@@ -214,7 +214,7 @@ impl Files {
 
     /// Waits until the journal has an OOM kill, and answers with the first.
     pub fn oom_kill(&self) -> Option<OomKillRecord> {
-        let kills = || told!(self.records(), Record::OomKill(kill) => *kill);
+        let kills = || records_of!(self.records(), Record::OomKill(kill) => *kill);
         until(SOON, || !kills().is_empty());
         kills().into_iter().next()
     }

@@ -89,7 +89,7 @@ macro_rules! as_root {
     }};
 }
 
-/// A fixture of a test that loads eBPF programs, likewise.
+/// A fixture that loads eBPF programs; the end of the test with a note where they cannot be loaded. Any other error of the fixture is a failure.
 #[macro_export]
 macro_rules! with_bpf {
     ($fixture:expr) => {{

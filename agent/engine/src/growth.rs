@@ -22,7 +22,7 @@ const PAUSE_PART: u64 = 8;
 pub(crate) struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Rises::is_empty")]
     rises: Rises,
 }
 
@@ -231,6 +231,7 @@ impl Growth {
             window.next = window.next.and_then(without);
         }
         self.latest = self.latest.and_then(without);
+        self.rises.exclude_victim(held, since);
         self.rises.rebase(clamped(-i128::from(held)));
     }
 
@@ -260,7 +261,8 @@ impl Growth {
     /// Forgets all samples, but for the steps that a victim cannot have made: those by more than it `held`.
     pub fn forget(&mut self, held: u64) {
         let mut rises = self.rises;
-        rises.exclude_victim(held);
+        rises.exclude_victim(held, u64::MAX);
+        rises.begin_anew();
         *self = Self {
             rises,
             ..Self::default()

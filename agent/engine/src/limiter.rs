@@ -110,8 +110,8 @@ impl EvictionLimiter {
         now < self.policies_awaited_until.load(Ordering::Relaxed)
     }
 
-    /// The API server does not take the DELETEs of pods that went for files: until this moment these do not come back;
-    /// 0: none waits.
+    /// Until this moment (nanoseconds of CLOCK_MONOTONIC; 0: not at all) pods go for files only where that is urgent: the
+    /// API server accepts no DELETE, and the files of a further victim would stay as well.
     pub fn await_removals(&self, until: u64) {
         self.removals_awaited_until.store(until, Ordering::Relaxed);
     }

@@ -10,33 +10,37 @@ const REMEMBERED: usize = 8;
 const STEPS: usize = 3;
 /// A rise that makes less than this part of a growth is none of its steps.
 const STEP_PART: u64 = 8;
-/// Older rises, in nanoseconds, tell nothing of the next one.
+/// Rises older than this many nanoseconds do not count.
 const REACH_NS: u64 = 16 * SECOND;
 /// An amount that has not grown for so many nanoseconds has paused.
 pub(crate) const PAUSE_NS: u64 = SECOND / 8;
 
 /// The last rises of one amount, with a pause between each two of them. Allocates nothing; the caller brings the clock.
+/// Growth that takes longer than a pause for as much as the noise is cut into rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rises {
     /// The latest last.
     rises: [Rise; REMEMBERED],
-    /// The lowest amount since the last rise.
+    /// The lowest amount since the last rise, in the unit of the samples.
     lowest: Option<i64>,
+    /// Time of the last sample, in nanoseconds.
+    sampled_at: u64,
 }
 
 /// The amount went up, without a pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Rise {
-    /// Nanoseconds; the end is that of the last sample that was higher.
+    /// Nanoseconds: the last sample before it, and the last one that was higher.
     began: u64,
     ended: u64,
-    /// 0: there was no such rise.
+    /// In the unit of the samples; 0: there was no such rise.
     amount: u64,
 }
 
 impl Rises {
     /// Takes in an amount; what is less than `noise` above the lowest one is no rise. Times go forward.
     pub fn observe(&mut self, time: u64, amount: i64, noise: u64) {
+        let began = std::mem::replace(&mut self.sampled_at, time);
         let lowest = self.lowest.unwrap_or(amount);
         let risen = u64::try_from(amount.saturating_sub(lowest)).unwrap_or(0);
         if risen < noise.max(1) {
@@ -45,7 +49,7 @@ impl Rises {
         }
         self.lowest = Some(amount);
         let [.., last] = &mut self.rises;
-        if last.amount > 0 && time.saturating_sub(last.ended) <= PAUSE_NS {
+        if last.amount > 0 && began.saturating_sub(last.ended) <= PAUSE_NS {
             last.ended = time;
             last.amount = last.amount.saturating_add(risen);
             return;
@@ -53,7 +57,7 @@ impl Rises {
         self.rises.rotate_left(1);
         let [.., last] = &mut self.rises;
         *last = Rise {
-            began: time,
+            began,
             ended: time,
             amount: risen,
         };
@@ -64,11 +68,21 @@ impl Rises {
         self.lowest = self.lowest.map(|lowest| lowest.saturating_add(difference));
     }
 
-    /// Leaves out a victim: of a rise by more than the victim `held`, the rest was of others.
-    pub fn exclude_victim(&mut self, held: u64) {
-        for rise in &mut self.rises {
+    /// Leaves out a victim that may have grown until a time: of a rise by more than it `held`, the rest was of others.
+    pub fn exclude_victim(&mut self, held: u64, until: u64) {
+        for rise in self.rises.iter_mut().filter(|rise| rise.began < until) {
             rise.amount = rise.amount.saturating_sub(held);
         }
+    }
+
+    /// The next amount is another one, and has not grown.
+    pub fn begin_anew(&mut self) {
+        self.lowest = None;
+    }
+
+    /// Whether no rise is known.
+    pub fn is_empty(&self) -> bool {
+        self.rises.iter().all(|rise| rise.amount == 0)
     }
 
     /// Whether the growth by `amount` comes in steps, and the next one is not overdue: it has paused for a quarter longer
@@ -132,9 +146,24 @@ mod tests {
         let now = 3500 * MS;
         for (held, are_steps) in [(5, true), (19, false), (300, false)] {
             let mut rises = rising(&[1000, 2000, 3000], 3500);
-            rises.exclude_victim(held << 20);
+            rises.exclude_victim(held << 20, now);
             assert_eq!(rises.are_steps(60 << 20, now), are_steps, "{held}");
         }
+        // It has not grown since the second one.
+        let mut rises = rising(&[1000, 2000, 3000], 3500);
+        rises.exclude_victim(300 << 20, 1500 * MS);
+        assert!(!rises.are_steps(60 << 20, now));
+    }
+
+    /// A disk is looked at every 250 ms.
+    #[test]
+    fn a_growth_without_a_pause_is_one_rise_however_seldom_it_is_sampled() {
+        let mut rises = Rises::default();
+        for look in 0..8 {
+            rises.observe(look * 250 * MS, look.min(3).cast_signed() * 40 * MIB, NOISE);
+        }
+        assert!(!rises.are_steps(120 << 20, 1000 * MS));
+        assert!(!rises.are_steps(120 << 20, 1750 * MS));
     }
 
     #[test]
@@ -144,16 +173,13 @@ mod tests {
             rises.observe(second * SECOND, MIB * 100 + MIB / 2, NOISE);
             rises.observe(second * SECOND + 500 * MS, MIB * 100, NOISE);
         }
-        assert_eq!(
-            rises,
-            Rises {
-                lowest: Some(100 * MIB),
-                ..Rises::default()
-            }
-        );
+        assert!(rises.is_empty());
         // Counted in another way it has not grown.
         rises.rebase(50 * MIB);
         rises.observe(9 * SECOND, 150 * MIB, NOISE);
-        assert!(!rises.are_steps(0, 9 * SECOND));
+        // And what a victim had has become others'.
+        rises.begin_anew();
+        rises.observe(10 * SECOND, 400 * MIB, NOISE);
+        assert!(rises.is_empty());
     }
 }

@@ -143,10 +143,10 @@ pub struct Round {
 
 /// The growth that a round has to end.
 #[derive(Clone, Copy, Debug)]
-struct RapidGrowth {
+struct GrowthRate {
     /// Bytes per second.
-    growth: u64,
-    /// Over a shorter window, in nanoseconds, it would not have been urgent: what a pod grows by is measured alike.
+    per_second: u64,
+    /// The shortest window, in nanoseconds, over which it is urgent: the growth of pods is measured over as long at least.
     shortest: u64,
 }
 
@@ -168,7 +168,13 @@ impl Round {
                 exhausted_in,
             } => {
                 let shortest = shortest_window(exhausted_in);
-                self.evict_urgently(pods, RapidGrowth { growth, shortest })
+                self.evict_urgently(
+                    pods,
+                    GrowthRate {
+                        per_second: growth,
+                        shortest,
+                    },
+                )
             }
             Urgency::Paced { .. } => self.evict_one(pods),
         };
@@ -218,12 +224,12 @@ impl Round {
     }
 
     /// Evicts as many pods as it takes for memory to be back before nothing is left.
-    fn evict_urgently(&self, pods: &mut impl Pods, rapid: RapidGrowth) -> Outcome {
+    fn evict_urgently(&self, pods: &mut impl Pods, urgent: GrowthRate) -> Outcome {
         let growers = {
             let loaded = pods.candidates();
             eligible_growth(loaded.candidates, loaded.grew)
         };
-        let mut relief = Relief::new(&self.pace_inputs, rapid.growth, growers);
+        let mut relief = Relief::new(&self.pace_inputs, urgent.per_second, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
         let mut kind = EvictionKind::Urgent;
         // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
@@ -233,7 +239,7 @@ impl Round {
             && let Some(next) = relief.next()
         {
             passed_over |= match next {
-                NextVictim::First => passes_over_in_vain(pods, rapid),
+                NextVictim::First => passes_over_in_vain(pods, urgent),
                 NextVictim::Growing => {
                     let loaded = pods.candidates();
                     exclude_not_growing(loaded.candidates, loaded.grew);
@@ -241,7 +247,7 @@ impl Round {
                 }
                 NextVictim::WithProcesses if by_order => false,
                 NextVictim::WithProcesses => {
-                    passes_over_in_vain(pods, rapid) || passes_over_without_processes(pods)
+                    passes_over_in_vain(pods, urgent) || passes_over_without_processes(pods)
                 }
             };
             let Some(victim) = choose(pods) else {
@@ -261,7 +267,7 @@ impl Round {
                 if pods.is_beyond_rate() {
                     kind = EvictionKind::Grower;
                     pods.load(kind, LastResort::None);
-                    if !passes_over_all_but_growers(pods, rapid) {
+                    if !passes_over_all_but_growers(pods, urgent) {
                         return Outcome::NoCandidates;
                     }
                     (passed_over, by_order) = (true, true);
@@ -341,13 +347,13 @@ fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
 }
 
 /// Passes over the pods that do not make the growth: the node's rate is used up. Whether one is left.
-fn passes_over_all_but_growers(pods: &mut impl Pods, rapid: RapidGrowth) -> bool {
-    let mut growers = pods.growers(rapid.shortest);
+fn passes_over_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
+    let mut growers = pods.growers(urgent.shortest);
     let rules = pods.rules();
     let mut loaded = pods.candidates();
     loaded.read_growers(&growers);
     let growth = UrgentGrowth {
-        per_second: rapid.growth,
+        per_second: urgent.per_second,
         growers: &mut growers,
         allowed: 0,
     };
@@ -356,12 +362,12 @@ fn passes_over_all_but_growers(pods: &mut impl Pods, rapid: RapidGrowth) -> bool
 
 /// Passes over the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
 /// Whether any is.
-fn passes_over_in_vain(pods: &mut impl Pods, rapid: RapidGrowth) -> bool {
+fn passes_over_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     let allowed = pods.allowed();
     if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
         return false;
     }
-    let (rules, mut growers) = (pods.rules(), pods.growers(rapid.shortest));
+    let (rules, mut growers) = (pods.rules(), pods.growers(urgent.shortest));
     let mut loaded = pods.candidates();
     loaded.read_growers(&growers);
     let Candidates {
@@ -372,7 +378,7 @@ fn passes_over_in_vain(pods: &mut impl Pods, rapid: RapidGrowth) -> bool {
         reading.map_or(0, |reading| reading.unreclaimable().min(usage))
     };
     let growth = UrgentGrowth {
-        per_second: rapid.growth,
+        per_second: urgent.per_second,
         growers: &mut growers,
         allowed,
     };

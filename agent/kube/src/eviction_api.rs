@@ -97,12 +97,15 @@ pub async fn set_disruption_target(
     patch_condition(client, pod, disruption_target(message, time), deadline).await
 }
 
-/// Says that a pod is no target of a disruption after all, as the disruption controller does for what was set and came
-/// to nothing; a condition with the kubelet's reason it leaves alone.
+/// Sets DisruptionTarget to False, as the disruption controller does for a stale condition; it leaves those with the
+/// kubelet's reason alone.
 ///
 /// # Errors
 /// The pod is gone, or the API server does not take it.
-pub async fn unset_disruption_target(client: &ApiClient, pod: PodRef<'_>) -> Result<(), ApiError> {
+pub async fn withdraw_disruption_target(
+    client: &ApiClient,
+    pod: PodRef<'_>,
+) -> Result<(), ApiError> {
     let condition = json!({
         "type": message::DISRUPTION_TARGET,
         "status": "False",

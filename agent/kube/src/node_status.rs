@@ -96,7 +96,7 @@ pub struct StaleConditions {
 }
 
 impl StaleConditions {
-    /// What is there stays for so long.
+    /// Conditions that were found, and stay for `stay` from now.
     pub fn new(there: LeftOver, stay: Duration) -> Self {
         Self {
             conditions: there.conditions,
@@ -314,14 +314,15 @@ impl NodeWriter {
         self.run_until(never, left, desired).await;
     }
 
-    /// The same until `news` is there, which is returned: between two writes, none of which is left half done.
+    /// Runs as [`Self::run`] until `stop` resolves, and returns its value; a write that has begun is finished first.
+    /// `None`: the sender is gone, or shadow mode has begun.
     pub async fn run_until<T>(
         &self,
-        news: impl Future<Output = T>,
+        stop: impl Future<Output = T>,
         mut left: StaleConditions,
         desired: &mut watch::Receiver<DesiredStatus>,
     ) -> Option<T> {
-        let mut news = std::pin::pin!(news);
+        let mut stop = std::pin::pin!(stop);
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
             .with_max_delay(PAUSES.1)
@@ -334,6 +335,9 @@ impl NodeWriter {
         let (set_after, remove_after) = times.unwrap_or_default();
         let of = left.taints.iter().filter_map(|t| self.condition_of(&t.key));
         let mut taints = Taints::new(set_after, remove_after, &of.collect());
+        // What this agent wants as well ends with that.
+        let own = desired.borrow().conditions.clone();
+        left.conditions.retain(|condition| !own.contains(condition));
         let mut ending = false;
         let mut repeat_at = Instant::now() + self.repeat;
         while !self.is_shadow() {
@@ -353,7 +357,7 @@ impl NodeWriter {
                     }
                 };
                 tokio::select! {
-                    news = &mut news => return Some(news),
+                    value = &mut stop => return Some(value),
                     changed = desired.changed() => ending = changed.is_err(),
                     () = self.client.shadow_is(true) => {}
                     () = left.over() => {}
@@ -376,7 +380,7 @@ impl NodeWriter {
                 continue;
             }
             tokio::select! {
-                news = &mut news => return Some(news),
+                value = &mut stop => return Some(value),
                 () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
                 () = self.client.shadow_is(true) => {}
                 changed = desired.changed(), if !ending => ending = changed.is_err(),

@@ -79,8 +79,8 @@ pub struct Job {
     outcome: Option<String>,
     /// Refusals of the DELETE, and then of the Events.
     attempts: u32,
-    /// Whether it was logged and counted that the API server refuses.
-    is_refusal_told: bool,
+    /// Whether the refusal was logged and counted.
+    is_refusal_logged: bool,
     /// Patches of the status without an answer.
     status_attempts: u32,
     /// It did not succeed at once, and waits for its next turn.
@@ -361,17 +361,35 @@ impl Remover {
 
     fn try_again(&mut self, mut job: Job) {
         job.is_tried = true;
-        if job.owes_files() && job.eviction.boot() == self.boot {
-            let until = job.eviction.stages.signalled + UNDER_WAY_NS.cast_unsigned();
-            self.awaited.insert(job.eviction.id.clone(), until);
-            self.tell_awaited();
-        }
+        self.await_files(&job.eviction);
         self.jobs.push_back(job);
         self.retry.pause();
     }
 
-    /// The kubelet removes the files of a pod that is deleted: until then the next pod would go in vain.
-    fn tell_awaited(&self) {
+    /// The DELETE of a pod was not accepted. The kubelet removes the files of a pod that is deleted: where it went for
+    /// those, the next one would go in vain.
+    fn await_files(&mut self, eviction: &EvictionRecord) {
+        let signal = eviction.signal.parse::<Signal>();
+        let went_for_files = signal.is_ok_and(|signal| signal.resource().is_of_files());
+        if !went_for_files || eviction.boot() != self.boot {
+            return;
+        }
+        if self.awaited.is_empty() {
+            let pod = eviction.pod();
+            tracing::warn!(
+                pod,
+                "the API server does not accept the DELETE of an evicted pod: others are evicted for files only where that is urgent"
+            );
+        }
+        let signalled = eviction.stages.signalled;
+        let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());
+        self.awaited.insert(eviction.id.clone(), until);
+        self.publish_awaited();
+    }
+
+    fn publish_awaited(&mut self) {
+        let now = monotonic_ns();
+        self.awaited.retain(|_, until| *until > now);
         let until = self.awaited.values().max().copied();
         let limiter = self.policies.limiter();
         limiter.await_removals(until.unwrap_or(0));
@@ -424,8 +442,9 @@ impl Remover {
 
     /// The pod does not run again: what is left to do is to tell of it.
     fn done(&mut self, mut job: Job) {
-        if self.awaited.remove(&job.eviction.id).is_some() {
-            self.tell_awaited();
+        // After a refusal the files stay as well.
+        if !job.is_refusal_logged && self.awaited.remove(&job.eviction.id).is_some() {
+            self.publish_awaited();
         }
         if !job.is_taken_back {
             job.attempts = 0;
@@ -562,17 +581,11 @@ impl Job {
             outcome: not_killed(&eviction),
             eviction,
             attempts: 0,
-            is_refusal_told: false,
+            is_refusal_logged: false,
             status_attempts: 0,
             is_tried: false,
             is_taken_back: false,
         }
-    }
-
-    /// Whether the pod went for files.
-    fn owes_files(&self) -> bool {
-        let signal = self.eviction.signal.parse::<Signal>();
-        signal.is_ok_and(|signal| signal.resource().is_of_files())
     }
 
     fn is_nameless(&self) -> bool {
@@ -645,7 +658,7 @@ impl Job {
         }
         self.attempts += 1;
         // Logged and counted once, whatever else is refused after that.
-        if self.attempts < ATTEMPTS || std::mem::replace(&mut self.is_refusal_told, true) {
+        if self.attempts < ATTEMPTS || std::mem::replace(&mut self.is_refusal_logged, true) {
             return;
         }
         client.counters.reports_failed.add();

@@ -525,7 +525,12 @@ async fn keep_node(
 ) {
     let mut begun = Some(begun);
     loop {
-        let found = find_left_over(&writer, &mut desired).await;
+        let mut found = find_left_over(&writer, &mut desired).await;
+        // What this agent wants itself ends when it says so.
+        let own = desired.borrow().conditions.clone();
+        found
+            .conditions
+            .retain(|condition| !own.contains(condition));
         if writer.is_shadow() {
             if !found.is_empty() {
                 tracing::warn!(
@@ -554,43 +559,51 @@ async fn keep_node(
     }
 }
 
-/// What is on the node, once the API server tells; nothing where the agent ends before. After a refusal what this agent
-/// says is written meanwhile: it may have the right to that.
+/// What is on the node, as read from the API server; nothing where the agent ends before, or shadow mode begins. After a
+/// refusal what this agent wants is written meanwhile: it may have the right to that.
 async fn find_left_over(
     writer: &NodeWriter,
     desired: &mut channel::Receiver<DesiredStatus>,
 ) -> LeftOver {
     let mut pause = Duration::from_millis(500);
+    let mut is_logged = false;
     loop {
-        match writer.left_over().await {
+        let error = match writer.left_over().await {
             Ok(found) => return found,
-            Err(error) if !error.is_retryable() => {
-                tracing::warn!(
-                    %error,
-                    "what an earlier agent has left on the Node is not known: the API server is asked again"
-                );
-                break;
+            Err(error) => error,
+        };
+        if desired.has_changed().is_err() {
+            return LeftOver::default();
+        }
+        if error.is_retryable() {
+            sleep_and_double(&mut pause, Duration::from_secs(30)).await;
+            continue;
+        }
+        if !std::mem::replace(&mut is_logged, true) {
+            tracing::warn!(
+                %error,
+                "the Node cannot be read: what an earlier agent has left on it is not known yet"
+            );
+        }
+        // An API server that is starting may answer 403 or 404 by mistake.
+        let readable = async {
+            loop {
+                sleep_and_double(&mut pause, Duration::from_secs(300)).await;
+                if writer.left_over().await.is_ok() {
+                    return;
+                }
             }
-            Err(_) if desired.has_changed().is_err() => return LeftOver::default(),
-            Err(_) => pass(&mut pause, Duration::from_secs(30)).await,
+        };
+        let nothing = StaleConditions::new(LeftOver::default(), Duration::ZERO);
+        // It is read again while nothing is written.
+        if writer.run_until(readable, nothing, desired).await.is_none() {
+            return LeftOver::default();
         }
     }
-    // One that is starting refuses by mistake.
-    let told = async {
-        loop {
-            pass(&mut pause, Duration::from_secs(300)).await;
-            if let Ok(found) = writer.left_over().await {
-                return found;
-            }
-        }
-    };
-    let nothing = StaleConditions::new(LeftOver::default(), Duration::ZERO);
-    let told = writer.run_until(told, nothing, desired).await;
-    told.unwrap_or_default()
 }
 
-/// Lets a pause pass; the next one is twice as long, up to the longest.
-async fn pass(pause: &mut Duration, longest: Duration) {
+/// Sleeps; the next pause is twice as long, up to the longest.
+async fn sleep_and_double(pause: &mut Duration, longest: Duration) {
     tokio::time::sleep(*pause).await;
     *pause = (*pause * 2).min(longest);
 }

@@ -38,8 +38,8 @@ pub(crate) const RELIEVED: Duration = Duration::from_secs(60);
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
-/// Attempts to take a condition back from a pod that is not deleted: a few seconds in all.
-const TAKEN_BACK: usize = 6;
+/// Time to withdraw a condition from a pod that is not deleted: no other pod is asked meanwhile.
+const WITHDRAWAL_TIME: Duration = Duration::from_secs(10);
 
 /// A pod that may be evicted through the API.
 pub type SoftCandidate = evictd_engine::soft::SoftCandidate<Pod>;
@@ -104,8 +104,8 @@ enum Deleted {
 /// How long budgets have protected all candidates of a signal without a break.
 struct Blocked {
     since: Instant,
-    /// Last request for this signal: pressure that comes back after a while has its own patience.
-    seen: Instant,
+    /// Last request for this signal: after [`RELIEVED`] without one the time begins anew.
+    last_request: Instant,
 }
 
 /// Evicts through the API.
@@ -158,7 +158,7 @@ impl SoftEvictor {
         Arc::clone(&self.under_way)
     }
 
-    /// Pressure is over.
+    /// Pressure is over: a missing right is logged again.
     pub fn relieved(&mut self) {
         self.is_forbidden_logged = false;
     }
@@ -228,7 +228,7 @@ impl SoftEvictor {
             Deleted::Yes(removal) => Ok(self.done(index, pod, removal, asked).await),
             Deleted::No(refusal) => {
                 if may_be_set {
-                    self.take_back(target).await;
+                    self.withdraw_condition(target).await;
                 }
                 Err(refusal)
             }
@@ -271,19 +271,31 @@ impl SoftEvictor {
         }
     }
 
-    /// Takes DisruptionTarget back from a pod that lives on: no other component would.
-    async fn take_back(&self, pod: PodRef<'_>) {
-        for pause in pauses().take(TAKEN_BACK) {
-            let unset = eviction_api::unset_disruption_target(&self.client, pod).await;
-            let Err(error) = unset else {
-                return;
-            };
-            tracing::debug!(%error, "DisruptionTarget is not taken back");
-            if !error.is_retryable() {
-                return;
+    /// Withdraws DisruptionTarget from a pod that lives on: no other component would.
+    async fn withdraw_condition(&self, pod: PodRef<'_>) {
+        let mut pauses = pauses();
+        let accepted = async {
+            loop {
+                match eviction_api::withdraw_disruption_target(&self.client, pod).await {
+                    Err(error) if error.is_retryable() => {
+                        tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+                    }
+                    answer => return answer,
+                }
             }
-            tokio::time::sleep(pause).await;
-        }
+        };
+        let error = match tokio::time::timeout(WITHDRAWAL_TIME, accepted).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("not accepted within {WITHDRAWAL_TIME:?}"),
+        };
+        let (namespace, name) = (pod.namespace, pod.name);
+        tracing::warn!(
+            namespace,
+            name,
+            error,
+            "DisruptionTarget stays on a pod that was not deleted"
+        );
     }
 
     /// One pod against its budget.
@@ -396,23 +408,25 @@ impl SoftEvictor {
 }
 
 impl SoftEvictor {
-    /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With
-    /// `hard` the hard threshold is met as well: budgets no longer count.
+    /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. Where the
+    /// hard threshold is met as well, budgets no longer count.
     pub async fn evict_soft(&mut self, request: &SoftRequest) -> SoftOutcome {
         let began = Instant::now();
         self.blocked
-            .retain(|_, blocked| began.duration_since(blocked.seen) <= RELIEVED);
+            .retain(|_, blocked| began.duration_since(blocked.last_request) <= RELIEVED);
         let outcome = self.evict_first(request).await;
-        // Pods are asked for one signal at a time, which takes its time: meanwhile no pressure is over.
+        // Requests are handled one at a time: the time that one takes does not count for the other signals.
         let took = began.elapsed();
-        self.blocked.values_mut().for_each(|b| b.seen += took);
+        self.blocked
+            .values_mut()
+            .for_each(|b| b.last_request += took);
         match outcome {
-            SoftOutcome::Evicted { .. } | SoftOutcome::Gone { .. } | SoftOutcome::NotNeeded => {
+            SoftOutcome::Evicted { .. } | SoftOutcome::Gone { .. } => {
                 self.blocked.remove(&request.signal);
             }
             _ => {
                 if let Some(blocked) = self.blocked.get_mut(&request.signal) {
-                    blocked.seen = Instant::now();
+                    blocked.last_request = Instant::now();
                 }
             }
         }
@@ -472,7 +486,7 @@ impl SoftEvictor {
         let now = Instant::now();
         let new = Blocked {
             since: now,
-            seen: now,
+            last_request: now,
         };
         let since = self.blocked.entry(request.signal).or_insert(new).since;
         let since = since.elapsed();

@@ -65,7 +65,7 @@ pub(super) struct ManagerLoop {
     pub mitigation: MitigationState,
     pub on_kill: OnKill,
     /// Signal of the last request for a soft eviction, and whether it is needed still.
-    pub requested: Option<(Signal, Arc<AtomicBool>)>,
+    pub soft_request: Option<(Signal, Arc<AtomicBool>)>,
     /// Evictions so far, for their numbers.
     pub evictions: u64,
     look_again: RearmBackoff,
@@ -128,7 +128,7 @@ impl ManagerLoop {
             node_reclaim: NodeReclaimState::new(node_reclaim),
             mitigation: MitigationState::new(mitigation),
             on_kill,
-            requested: None,
+            soft_request: None,
             evictions: 0,
             look_again: RearmBackoff::default(),
         }

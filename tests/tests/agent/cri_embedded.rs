@@ -75,7 +75,7 @@ impl Node {
 }
 
 fn reclaimed(records: &[Record]) -> Option<&NodeReclaimed> {
-    let told = told!(records, Record::Reclaimed(reclaimed) => reclaimed);
+    let told = records_of!(records, Record::Reclaimed(reclaimed) => reclaimed);
     told.first().copied()
 }
 
@@ -83,7 +83,7 @@ fn reclaimed(records: &[Record]) -> Option<&NodeReclaimed> {
 const MET_IN_FORCE: usize = 2;
 
 fn is_evicted(records: &[Record]) -> bool {
-    !told!(records, Record::Evicted(_)).is_empty()
+    !records_of!(records, Record::Evicted(_)).is_empty()
 }
 
 // R8: the disk has room again, and no pod has to go.

@@ -230,8 +230,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     let agent = two.files.start(&[]);
     let told = || {
         let records = two.files.records();
-        let mut met =
-            told!(records, Record::MetInForce(met) => (met.signal, met.available, met.threshold));
+        let mut met = records_of!(records, Record::MetInForce(met) => (met.signal, met.available, met.threshold));
         met.sort();
         met.retain(|(signal, ..)| all.contains(&signal.as_str()));
         met
@@ -276,7 +275,7 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let eviction = two.evicted();
-    let stuck = || told!(two.files.records(), Record::Stuck(s) if s.id == eviction.id).len();
+    let stuck = || records_of!(two.files.records(), Record::Stuck(s) if s.id == eviction.id).len();
     assert!(until(SOON, || stuck() > 0));
     // The next agent knows.
     agent.kill();
@@ -820,7 +819,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
     let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
     assert!(until(SOON, || counted(&address, true) == Some(1)));
     assert_eq!(counted(&address, false), Some(0));
-    let count = || told!(two.files.records(), Record::Requested(asked) if asked.shadow).len();
+    let count = || records_of!(two.files.records(), Record::Requested(asked) if asked.shadow).len();
     assert!(until(SOON, || count() > 0));
     assert_eq!(count(), 1);
     assert!(greedy.is_alive());

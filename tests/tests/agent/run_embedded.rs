@@ -113,7 +113,7 @@ fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
     drop(agent);
     let records = files.records();
     assert!(
-        told!(&records, Record::Evicted(_)).is_empty(),
+        records_of!(&records, Record::Evicted(_)).is_empty(),
         "{records:?}"
     );
 }
@@ -186,7 +186,7 @@ fn the_pods_cgroup_has_a_threshold_of_its_own() {
     let by_the_new_limit = |_| {
         files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
         std::thread::sleep(Duration::from_millis(300));
-        !told!(files.records(), Record::Evicted(e) if e.threshold == 48 * MIB).is_empty()
+        !records_of!(files.records(), Record::Evicted(e) if e.threshold == 48 * MIB).is_empty()
     };
     assert!((0..60).any(by_the_new_limit));
 }

@@ -17,7 +17,7 @@ fn evicted_while_it_writes(guard: bool) -> bool {
     std::thread::sleep(Duration::from_secs(1));
     let is_dead = !writer.is_alive();
     let records = files.records();
-    let evicted = !told!(&records, Record::Evicted(_)).is_empty();
+    let evicted = !records_of!(&records, Record::Evicted(_)).is_empty();
     assert_eq!(evicted, is_dead, "{records:?}");
     assert_eq!(scope.oom_kills().unwrap(), 0);
     evicted
@@ -51,7 +51,7 @@ fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     agent.go_on().unwrap();
     drop(agent);
     // What the OOM killer did while the agent could not act is in the journal afterwards.
-    let told = told!(files.records(), Record::OomKill(k) if k.was_first);
+    let told = records_of!(files.records(), Record::OomKill(k) if k.was_first);
     assert_eq!(told.len() as u64, kills);
     // And what the kernel's floor did: the pod is an evicted pod like others.
     let evicted = files.evicted();

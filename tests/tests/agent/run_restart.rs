@@ -212,9 +212,11 @@ impl Dying {
     /// The id of its eviction, and how often that is found in the journal as stuck and as finished.
     fn told(&self) -> (String, usize, usize) {
         let records = self.limited.files.records();
-        let id = told!(&records, Record::Evicted(e) if e.name == "a" => e.id.clone()).remove(0);
-        let stuck = told!(&records, Record::Stuck(s) if s.id == id).len();
-        let finished = told!(&records, Record::Finished(f) if f.id == id && f.exited > 0).len();
+        let id =
+            records_of!(&records, Record::Evicted(e) if e.name == "a" => e.id.clone()).remove(0);
+        let stuck = records_of!(&records, Record::Stuck(s) if s.id == id).len();
+        let finished =
+            records_of!(&records, Record::Finished(f) if f.id == id && f.exited > 0).len();
         (id, stuck, finished)
     }
 }

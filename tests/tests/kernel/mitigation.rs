@@ -163,7 +163,7 @@ impl Node {
     }
 
     fn steps(&self) -> Vec<MitigationRecord> {
-        told!(self.files.records(), Record::Mitigated(step) => step)
+        records_of!(self.files.records(), Record::Mitigated(step) => step)
     }
 
     fn step(&self, name: &str) -> MitigationRecord {
@@ -212,7 +212,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     let names: Vec<_> = node.steps().into_iter().map(|step| step.step).collect();
     assert_eq!(names, ["reclaim", "brake", "release"]);
     let records = node.files.records();
-    assert!(told!(records, Record::Requested(_) | Record::Evicted(_)).is_empty());
+    assert!(records_of!(records, Record::Requested(_) | Record::Evicted(_)).is_empty());
 }
 
 // R46: an agent that is killed leaves no pod throttled once the next one has started; one that ends leaves none.
@@ -271,7 +271,7 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     );
     let _agent = node.files.start(&[]);
     let _greedy = node.files.hog("greedy", &["--mib", "90"]);
-    let is_requested = || !told!(node.files.records(), Record::Requested(_)).is_empty();
+    let is_requested = || !records_of!(node.files.records(), Record::Requested(_)).is_empty();
     assert!(until(TIMEOUT, is_requested), "{:?}", node.files.records());
     assert!(node.steps().is_empty());
 }

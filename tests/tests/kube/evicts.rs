@@ -16,7 +16,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
     member.cgroup.limit_child(&pod, 48 * MIB).unwrap();
     let agent = member.start().unwrap();
     let kills = |m: &ClusterNode| {
-        let told = told!(m.records(), Record::OomKill(kill) => 1 + kill.more);
+        let told = records_of!(m.records(), Record::OomKill(kill) => 1 + kill.more);
         told.into_iter().sum::<u64>()
     };
     for _ in 0..3 {
@@ -203,7 +203,7 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
     let agent = member.start().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     drop(agent);
-    assert!(told!(member.records(), Record::KubeletEvicted(_)).is_empty());
+    assert!(records_of!(member.records(), Record::KubeletEvicted(_)).is_empty());
     assert_eq!(member.server.count("DELETE", ""), 0);
 }
 
@@ -575,7 +575,7 @@ fn a_pod_that_both_evict_is_not_counted_as_the_kubelets() {
         member.server.state().put_pod(evicted);
     }
     let of_kubelet =
-        |m: &ClusterNode| told!(m.records(), Record::KubeletEvicted(evicted) => evicted.name);
+        |m: &ClusterNode| records_of!(m.records(), Record::KubeletEvicted(evicted) => evicted.name);
     assert!(member.wait(SOON, |m| !of_kubelet(m).is_empty()));
     assert_eq!(of_kubelet(&member), ["other"]);
     let counted = value(&shown, "evictd_api_kubelet_evictions_total");

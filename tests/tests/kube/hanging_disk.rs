@@ -52,7 +52,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
         value(&shown, "evictd_journal_records_dropped_total"),
         Some(0)
     );
-    let finished = || told!(member.records(), Record::Finished(_)).len();
+    let finished = || records_of!(member.records(), Record::Finished(_)).len();
     assert!(until(SOON, || finished() == 2));
 
     // What the disk has not taken when the agent ends is reported all the same: the kubelet would start the pod again.

@@ -49,7 +49,9 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
         })
     };
     let (asked, _) = (asked("free").unwrap(), asked("guarded").unwrap());
-    assert!(member.wait(SOON, |m| !told!(m.records(), Record::Counted(_)).is_empty()));
+    assert!(member.wait(SOON, |m| {
+        !records_of!(m.records(), Record::Counted(_)).is_empty()
+    }));
     assert!(agent.says("asked to go: "), "one line in the log");
     // The alerts of a fleet see it as they see a pod that was killed.
     let counted = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 1";
@@ -82,7 +84,9 @@ fn a_pod_that_was_asked_goes_at_the_hard_threshold() {
     let mut asked = Hog::start(&asked, &grows).unwrap();
     let _agent = member.start().unwrap();
     asked.take_head().unwrap();
-    assert!(member.wait(SOON, |m| !told!(m.records(), Record::Counted(_)).is_empty()));
+    assert!(member.wait(SOON, |m| {
+        !records_of!(m.records(), Record::Counted(_)).is_empty()
+    }));
     // Its object stays while the kubelet waits for its end.
     let mut ending = pod;
     ending["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:53:10Z");

@@ -128,7 +128,7 @@ fn a_condition_does_not_wait_for_what_is_left() {
     assert!(member.server.wait(SOON, has_condition));
     member.server.state().faults.clear();
     assert!(member.server.wait(SOON, is_clean));
-    let told = "what an earlier agent has left on the Node is not known";
+    let told = "what an earlier agent has left on it is not known yet";
     assert_eq!(agent.log().matches(told).count(), 1);
 }
 

@@ -62,7 +62,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
 
 /// What the journal says of recreations: how often, and for how long the door is shut.
 fn recreations(member: &ClusterNode) -> Vec<(u32, u64)> {
-    told!(member.records(), Record::Recreated(recreation) => (recreation.count, recreation.hold_seconds))
+    records_of!(member.records(), Record::Recreated(recreation) => (recreation.count, recreation.hold_seconds))
 }
 
 // R17, R29

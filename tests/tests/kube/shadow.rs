@@ -44,7 +44,7 @@ fn shadow_mode_sends_nothing_but_events() {
     evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
     member.server.state().put_pod(evicted);
     let written =
-        |m: &ClusterNode| told!(m.records(), Record::KubeletEvicted(e) if e.name == "other");
+        |m: &ClusterNode| records_of!(m.records(), Record::KubeletEvicted(e) if e.name == "other");
     assert!(member.wait(SOON, |m| !written(m).is_empty()));
     // By then the turn of this agent to write the policy's status would have come.
     std::thread::sleep(SPREAD + Duration::from_secs(1));

@@ -168,7 +168,7 @@ impl Soft {
 
     /// Evictions that limits count.
     fn counted(&self) -> usize {
-        told!(self.records(), Record::Counted(_)).len()
+        records_of!(self.records(), Record::Counted(_)).len()
     }
 
     fn asked(&self) -> Vec<RequestRecord> {
@@ -624,7 +624,7 @@ fn the_end_waits_for_a_delete_that_is_out() {
     let is_out = |m: &ClusterNode| m.server.count("DELETE", "/pods/wild") == 1;
     assert!(member.wait(SOON, is_out));
     assert_eq!(agent.terminate().unwrap(), Some(0));
-    let counted = told!(member.records(), Record::Counted(c) if c.name == "wild");
+    let counted = records_of!(member.records(), Record::Counted(c) if c.name == "wild");
     assert!(!counted.is_empty());
     assert_eq!(member.server.state().events_of("Evicted", "Pod").len(), 1);
 }

@@ -131,7 +131,7 @@ fn word(paused: bool) -> (String, bool, bool) {
 
 /// What the journal says of pauses: whose word, whether it stops evictions, and whether they are stopped.
 fn pauses(member: &ClusterNode) -> Vec<(String, bool, bool)> {
-    told!(member.records(), Record::Paused(p) => (p.by, p.paused, p.evictions_paused))
+    records_of!(member.records(), Record::Paused(p) => (p.by, p.paused, p.evictions_paused))
 }
 
 /// `db` must never go; it is far bigger than `web`.

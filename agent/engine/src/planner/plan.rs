@@ -99,7 +99,7 @@ impl Snapshot<'_> {
 pub struct NodeBounds {
     /// Pods may go that are not urgent.
     pub allows_paced: bool,
-    /// Files of evicted pods do not come back for now: the API server does not take their DELETEs.
+    /// The API server accepts no DELETE: files of evicted pods stay.
     pub awaits_removals: bool,
     /// Pods may go that are above limits of their own.
     pub allows_own_limits: bool,
@@ -110,7 +110,8 @@ pub struct NodeBounds {
 }
 
 impl NodeBounds {
-    /// Whether pods may go for a resource that are not urgent. The files of another one would not come back either.
+    /// Whether pods may go for a resource that are not urgent. While no DELETE is accepted, the files of a further victim
+    /// would stay on the disk too.
     pub(crate) fn allows_paced_for(&self, resource: Resource) -> bool {
         self.allows_paced && !(self.awaits_removals && resource.is_of_files())
     }

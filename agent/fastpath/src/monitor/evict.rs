@@ -44,6 +44,8 @@ struct VictimUsage {
     /// Without page cache: the kernel could reclaim that anyway, so the pod's end frees nothing more. `None` if
     /// unknown.
     unreclaimable: Option<u64>,
+    /// The same with what is swapped out.
+    held: Option<u64>,
     /// Shared memory of the victim, in bytes, which outlives its processes.
     shmem: u64,
     /// Time since which the victim has held as much, while others grew; in nanoseconds of CLOCK_MONOTONIC.
@@ -339,10 +341,16 @@ impl MemoryMonitor {
             if index == chosen_for {
                 watched.pace.note_own_eviction();
             }
-            match (kill.held.unreclaimable, kill.held.still_since) {
-                (Some(held), Some(since)) => watched.pace.evicted_without_growth(at, held, since),
-                (Some(held), None) => watched.pace.evicted_holding(at, held),
-                (None, _) => watched.pace.evicted(at),
+            let VictimUsage {
+                unreclaimable,
+                held,
+                still_since,
+                ..
+            } = kill.held;
+            match (unreclaimable.zip(still_since), held) {
+                (Some((held, since)), _) => watched.pace.evicted_without_growth(at, held, since),
+                (None, Some(held)) => watched.pace.evicted_holding(at, held),
+                (None, None) => watched.pace.evicted(at),
             }
         }
     }
@@ -382,6 +390,7 @@ impl MemoryMonitor {
         let history = &self.pods.table.history;
         VictimUsage {
             unreclaimable: Some(reading.unreclaimable()),
+            held: entry.read_held(),
             shmem: reading.shmem,
             still_since: history.still_since(victim, reading.usage),
         }

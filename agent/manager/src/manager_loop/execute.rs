@@ -75,9 +75,8 @@ impl ManagerLoop {
             .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
-        if let Some((signal, is_needed)) = &self.requested
-            && !short.contains(signal)
-        {
+        let is_over = |(signal, _): &mut (Signal, _)| !short.contains(signal);
+        if let Some((_, is_needed)) = self.soft_request.take_if(is_over) {
             // Asking may take minutes: a pod would go for a shortage that is over.
             is_needed.store(false, Ordering::Relaxed);
         }
@@ -239,7 +238,7 @@ impl ManagerLoop {
         self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
         let is_needed = Arc::new(AtomicBool::new(true));
-        self.requested = Some((signal, Arc::clone(&is_needed)));
+        self.soft_request = Some((signal, Arc::clone(&is_needed)));
         let request = SoftEvictionRequest {
             signal,
             chosen: chosen.clone(),

@@ -187,9 +187,11 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> Result<bool> {
 /// The first eviction of a journal, once its end is there too.
 fn first_eviction(state: &Path) -> Result<Option<(EvictionRecord, OutcomeRecord)>> {
     let (records, _) = journal::read(state)?;
-    let evicted = told!(&records, Record::Evicted(e) => e).into_iter().next();
+    let evicted = records_of!(&records, Record::Evicted(e) => e)
+        .into_iter()
+        .next();
     Ok(evicted.and_then(|e| {
-        let ends = told!(&records, Record::Finished(f) if f.id == e.id => f.clone());
+        let ends = records_of!(&records, Record::Finished(f) if f.id == e.id => f.clone());
         Some(((**e).clone(), ends.into_iter().next()?))
     }))
 }
