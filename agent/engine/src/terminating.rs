@@ -113,6 +113,12 @@ impl Terminating {
         }
     }
 
+    /// For so many nanoseconds before this moment neither the agent nor the victim has run, as far as the agent knows.
+    pub fn stood_still(&mut self, late: u64) {
+        self.known_since = self.known_since.saturating_add(late);
+        self.progress = self.progress.saturating_add(late);
+    }
+
     /// Takes a look at it.
     pub fn observe(&mut self, now: u64, seen: VictimReading) -> VictimState {
         let usage = seen.usage.unwrap_or(0);
@@ -384,6 +390,20 @@ mod tests {
             volume.observe(7 * SECOND, seen(true, 60)),
             VictimState::Restarted
         );
+    }
+
+    // R43
+    #[test]
+    fn a_victim_is_not_stuck_by_the_time_in_which_the_machine_stood_still() {
+        for (late, state) in [
+            (0, VictimState::BecameStuck),
+            (2499 * MS, VictimState::Dying),
+        ] {
+            let mut victim = Terminating::new(0, 3000 * MIB, 0);
+            victim.observe(MS, seen(true, 3000));
+            victim.stood_still(late);
+            assert_eq!(victim.observe(2500 * MS, seen(true, 3000)), state);
+        }
     }
 
     #[test]

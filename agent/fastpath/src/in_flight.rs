@@ -198,6 +198,12 @@ pub struct InFlight {
 }
 
 impl InFlight {
+    /// For so many nanoseconds nothing has run: that is no time of the victims.
+    pub fn stood_still(&mut self, late: u64) {
+        let victims = self.victims.iter_mut();
+        victims.for_each(|victim| victim.terminating.stood_still(late));
+    }
+
     /// Creates the victims in flight from what earlier agents have signalled. `scope_of` has the index of the scope of a
     /// signal.
     pub fn new(

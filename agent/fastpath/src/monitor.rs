@@ -13,7 +13,7 @@ use evictd_engine::{
     limiter::{EvictionKind, EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
     permit::LastResort,
-    units::SECOND,
+    units::{SECOND, nanos},
 };
 use evictd_node::{
     memory_scope::Scope,
@@ -67,6 +67,8 @@ pub(super) struct MemoryMonitor {
     pub(super) published_at: u64,
     /// Time since which no threshold is met; `None` while one is.
     calm_since: Option<u64>,
+    /// Time by which the next cycle should begin, in nanoseconds; 0 where none is planned.
+    due: u64,
     /// Turns of the loop so far.
     pub(super) cycles: u64,
     /// The standby thread has made a turn in place of the fast path, which has made none since.
@@ -123,6 +125,7 @@ impl MemoryMonitor {
             met_in_force: 0,
             published_at: 0,
             calm_since: None,
+            due: 0,
             cycles: 0,
             is_late: false,
         }
@@ -171,10 +174,16 @@ impl MemoryMonitor {
         self.cycle(woken);
         let interval = self.sample_interval();
         let wait = self.wait(woken, interval);
-        let (now, lasts) = (monotonic_ns(), wait.longest(woken));
-        let lease = now.saturating_add(lasts * 2 + LATE_NS);
-        self.triggers.set.renew_lease(now, lease);
+        self.expect_next_cycle(wait.longest(woken));
         wait
+    }
+
+    /// The next cycle comes within so many nanoseconds: until then the guard has nothing to do.
+    fn expect_next_cycle(&mut self, within: u64) {
+        let now = monotonic_ns();
+        self.due = now.saturating_add(within);
+        let lease = now.saturating_add(within * 2 + LATE_NS);
+        self.triggers.set.renew_lease(now, lease);
     }
 
     /// The part of a cycle that cannot wait, for a fast path that is late: if a threshold's trigger has tripped, and
@@ -186,6 +195,11 @@ impl MemoryMonitor {
         }
         if self.is_late {
             self.cycle(woken);
+            match self.next_stand_in() {
+                // It decides in place of the fast path, and the guard has no other rule beside it.
+                Some(next) => self.expect_next_cycle(nanos(next)),
+                None => self.due = 0,
+            }
         }
         self.is_late
     }
@@ -221,6 +235,11 @@ impl MemoryMonitor {
     /// Samples every scope, the one first whose trigger has tripped, and evicts pods where that is due.
     fn cycle(&mut self, woken: u64) {
         self.cycles += 1;
+        let late = woken.saturating_sub(self.due);
+        if self.due > 0 && late > LATE_NS {
+            // The whole machine may have stood still, and its victims with it.
+            self.in_flight.stood_still(late);
+        }
         let TriggerEvents {
             scopes: triggers,
             tripped,

@@ -459,6 +459,8 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
 struct Program {
     killed: Option<KernelKill>,
     published: Arc<Mutex<Vec<u64>>>,
+    crossing: Option<TriggerEvent>,
+    leases: Arc<Mutex<Vec<u64>>>,
 }
 
 impl TriggerSet for Program {
@@ -479,7 +481,11 @@ impl TriggerSet for Program {
     }
 
     fn next_crossing(&mut self) -> Option<TriggerEvent> {
-        None
+        self.crossing.take()
+    }
+
+    fn renew_lease(&mut self, _: u64, lease_ns: u64) {
+        self.leases.lock().unwrap().push(lease_ns);
     }
 
     fn set_victims(&mut self, _: usize, victims: &[KernelVictim]) -> io::Result<()> {
@@ -660,6 +666,58 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
     *watch.pods.table = PodTable::new(vec![critical]);
     assert!(watch.revoke_kernel_victims());
     assert!(published.lock().unwrap().is_empty());
+}
+
+/// Shadow mode begins while a victim is dying: nothing is published anew then.
+// R47
+#[test]
+fn in_shadow_mode_the_kernel_has_no_victims() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let published = Arc::<Mutex<Vec<u64>>>::default();
+    setup.table = Box::new(PodTable::new(vec![cgroup.pod("a")]));
+    setup.trigger = Box::new(Program {
+        published: Arc::clone(&published),
+        ..Program::default()
+    });
+    setup.is_pinned = true;
+    let mut watch = watch(setup);
+    watch.run_once(monotonic_ns());
+    assert_eq!(published.lock().unwrap().len(), 1);
+    assert!(!watch.revoke_kernel_victims());
+    watch.shadow = true;
+    assert!(watch.revoke_kernel_victims());
+    assert!(published.lock().unwrap().is_empty());
+}
+
+/// The fast path does not come, and the standby decides in its place: the guard has no other rule beside it.
+// R11
+#[test]
+fn a_standby_that_decides_renews_the_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let leases = Arc::<Mutex<Vec<u64>>>::default();
+    let mut setup = cgroup.setup();
+    setup.trigger = Box::new(Program {
+        crossing: Some(TriggerEvent {
+            slot: memory::slot::HARD,
+            ..TriggerEvent::default()
+        }),
+        leases: Arc::clone(&leases),
+        ..Program::default()
+    });
+    let mut watch = watch(setup);
+    cgroup.uses(415 * MIB, 415 * MIB);
+    assert!(watch.stand_in(monotonic_ns()));
+    let renewed = leases.lock().unwrap().len();
+    assert_eq!(renewed, 1);
+    assert!(watch.stand_in(monotonic_ns()));
+    assert_eq!(leases.lock().unwrap().len(), 2);
+    // No threshold is met any more: an agent that does not look leaves the guard to act.
+    cgroup.uses(100 * MIB, 100 * MIB);
+    watch.stand_in(monotonic_ns());
+    assert_eq!(leases.lock().unwrap().len(), 2);
 }
 
 /// The minimum reclaim counts once the kubelet has seen the threshold met for certain, or a pod was evicted for it.

@@ -417,15 +417,18 @@ fn the_next_agent_replaces_it_and_detach_removes_it() {
     }
 }
 
-/// An agent whose hook cannot be pinned leaves no guard behind that would take it for gone.
+/// An agent whose hook cannot be pinned leaves no guard behind that would take it for gone, and logs what that one has killed.
 #[test]
 fn an_agent_without_a_guard_replaces_it_too() {
     let mut guarded = or_skip!(Guarded::left_by_an_agent("guardnone"));
     assert!(!guarded.pinned().is_empty());
+    let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH]).unwrap();
+    guarded.ends_the_hog(hog);
     guarded.files.config["memoryHook"] = json!("sampler");
     let mut agent = guarded.files.start(&[]);
     let said = [
         "the pinned guard is not installed",
+        "the guard of an earlier agent has killed from this pod",
         "the guard of an earlier agent is removed",
     ];
     has(&agent.log(), &said);

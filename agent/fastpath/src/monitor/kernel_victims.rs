@@ -82,13 +82,17 @@ impl MemoryMonitor {
         }
     }
 
-    /// Revokes kernel victims that may not be evicted by now; whether others are to be published.
+    /// Revokes kernel victims that may not be evicted by now, all of them in shadow mode; whether others are to be
+    /// published.
     pub(crate) fn revoke_kernel_victims(&mut self) -> bool {
         let mut any = false;
         let (now, limiter) = (monotonic_ns(), &self.limiter);
         let entries = &self.pods.table.entries;
         for (index, watched) in self.scopes.iter_mut().enumerate() {
             let is_revoked = watched.published.victims.iter().any(|(position, id)| {
+                if self.shadow {
+                    return true;
+                }
                 let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
                 let entry = entries.get(position).filter(is_it);
                 // After a table change the positions are stale until victims are published again.

@@ -2,7 +2,7 @@
 
 use evictd_config::Config;
 use evictd_node::{
-    bpf::pin::{PinDirectory, detach},
+    bpf::pin::{PinDirectory, detach, require_bpffs},
     trigger::memory::{TriggerSet, inherit_kills},
 };
 
@@ -20,6 +20,9 @@ pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
     let guard = &config.pinned_guard;
     let path = PinDirectory::path_of(&guard.directory, &config.state_dir);
     if !guard.enabled || config.shadow {
+        if let Err(error) = require_bpffs(&path) {
+            tracing::info!(%error, "the guard of an earlier agent, if there is one, is not seen, and stays attached");
+        }
         match detach(&path) {
             Ok(removed) if removed.is_empty() => {}
             Ok(_) => {

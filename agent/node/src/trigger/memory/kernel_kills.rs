@@ -1,7 +1,10 @@
 //! Pods from which the kernel programs have killed by themselves, until the agent takes note of it.
 
+use std::time::Duration;
+
 use aya::maps::{HashMap, Map, MapData, MapError};
 use evictd_common::memory::KernelKillRecord;
+use evictd_sys::clock::monotonic_ns;
 
 use crate::bpf::{object::chain, pin::PinDirectory};
 
@@ -50,7 +53,8 @@ impl KernelKills {
     }
 }
 
-/// Moves what the programs of earlier agents have killed from their maps into this agent's; how many pods that are.
+/// Moves what the programs of earlier agents have killed from their maps into this agent's; how many pods that are. An
+/// agent that has pinned no map of its own only logs them.
 ///
 /// # Errors
 /// A map cannot be read or written; the others were moved.
@@ -58,15 +62,25 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
     let open = |path| {
         HashMap::<_, u64, KernelKillRecord>::try_from(Map::HashMap(MapData::from_pin(path)?))
     };
-    let mut own = open(pins.path_for(NAME))?;
+    let mut own = open(pins.path_for(NAME)).ok();
     let (mut count, mut result) = (0, Ok(()));
     for path in pins.earlier(NAME) {
         let moved = open(path.to_owned()).and_then(|mut earlier| {
             while let Some(cgroup_id) = earlier.keys().next() {
                 let cgroup_id = cgroup_id?;
-                own.insert(cgroup_id, earlier.get(&cgroup_id, 0)?, 0)?;
+                let kill = earlier.get(&cgroup_id, 0)?;
+                if let Some(own) = &mut own {
+                    own.insert(cgroup_id, kill, 0)?;
+                    count += 1;
+                } else {
+                    let ago = Duration::from_nanos(monotonic_ns().saturating_sub(kill.time_ns));
+                    tracing::warn!(
+                        cgroup_id,
+                        ?ago,
+                        "the guard of an earlier agent has killed from this pod: the eviction is not completed"
+                    );
+                }
                 earlier.remove(&cgroup_id)?;
-                count += 1;
             }
             Ok(())
         });
