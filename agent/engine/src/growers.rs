@@ -81,11 +81,11 @@ impl Growers {
     }
 
     /// What a cgroup grows by, in bytes per second: the fastest growth that was seen until a moment ago, over `shortest`
-    /// nanoseconds at least where it is known for so long; 0 where none was. Over less time a buffer is a growth.
+    /// nanoseconds at least where it is known for so long; 0 where none was. A buffer that comes and goes is none.
     pub fn growth_of(&self, id: u64, now: u64, shortest: u64) -> u64 {
         let watched = self.find(id, now, RECENT_NS);
         watched.map_or(0, |watched| {
-            watched.growth.fastest_over(shortest, self.jump)
+            watched.growth.fastest_beyond(shortest, self.jump)
         })
     }
 
@@ -159,9 +159,12 @@ mod tests {
             growers.note(8, 1 + at * 17 * MS, 300 * MIB + buffer);
         }
         let now = 41 * 17 * MS;
-        let of = |id, shortest| growers.growth_of(id, now, shortest) / MIB;
-        assert!(of(8, 0) > of(7, 0));
-        assert!(of(8, 100 * MS) < of(7, 100 * MS), "{}", of(8, 100 * MS));
+        let of = |growers: &Growers, id, shortest| growers.growth_of(id, now, shortest) / MIB;
+        assert_eq!([0, 30, 100].map(|ms| of(&growers, 8, ms * MS)), [0, 0, 0]);
+        assert!(of(&growers, 7, 100 * MS) > 100);
+        // What is beyond it is.
+        growers.note(8, now, 340 * MIB);
+        assert_eq!(of(&growers, 8, 0), 32 * 1000 / 17);
         // A pod that is not known for so long.
         growers.note(9, now - 10 * MS, 0);
         growers.note(9, now, 20 * MIB);

@@ -293,15 +293,25 @@ impl Growth {
         seen.max().unwrap_or(0)
     }
 
-    /// The fastest growth over the windows of at least `shortest` nanoseconds, or over the longest one where the amount is
-    /// not known for so long; per second, and 0 where there is none.
-    pub fn fastest_over(&self, shortest: u64, noise: u64) -> u64 {
+    /// The fastest growth beyond the highest amount that was sampled before, over the windows of at least `shortest`
+    /// nanoseconds, or over the longest one where the amount is not known for so long. What comes and goes is no growth.
+    /// Per second, and 0 where there is none.
+    pub fn fastest_beyond(&self, shortest: u64, noise: u64) -> u64 {
         let known = self.windows.iter().filter_map(|w| self.grown_over(w));
         let known = known.map(|grown| grown.elapsed).max().unwrap_or(0);
+        let latest = self.latest.unwrap_or_default();
+        let beyond = |grown: Grown| {
+            let begin = latest.time - grown.elapsed;
+            let before = self.samples().filter(|sample| sample.time <= begin);
+            let highest = before.map(|sample| sample.amount).max().unwrap_or(0);
+            let amount = grown.amount.min(latest.amount.saturating_sub(highest));
+            Grown { amount, ..grown }
+        };
         let long = self
             .windows(noise)
             .filter(|g| g.elapsed >= shortest.min(known));
-        long.map(Grown::per_second).max().unwrap_or(0)
+        let beyond = long.map(beyond).filter(|grown| grown.amount >= noise);
+        beyond.map(Grown::per_second).max().unwrap_or(0)
     }
 
     /// Nanoseconds until `headroom` is used up by net growth: the growth of others less what victims give back. Only
