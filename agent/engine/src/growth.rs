@@ -22,7 +22,7 @@ const PAUSE_PART: u64 = 8;
 pub(crate) struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
-    #[serde(default, skip_serializing_if = "Rises::is_empty")]
+    #[serde(default, skip_serializing_if = "Rises::has_no_samples")]
     rises: Rises,
 }
 

@@ -18,8 +18,10 @@ pub(crate) const PAUSE_NS: u64 = SECOND / 8;
 /// The last rises of one amount, with a pause between each two of them. Allocates nothing; the caller brings the clock.
 /// Growth that takes longer than a pause for as much as the noise is cut into rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct Rises {
     /// The latest last.
+    #[serde(skip_serializing_if = "is_none")]
     rises: [Rise; REMEMBERED],
     /// The lowest amount since the last rise, in the unit of the samples.
     lowest: Option<i64>,
@@ -75,14 +77,14 @@ impl Rises {
         }
     }
 
+    /// Whether no amount was taken in yet.
+    pub fn has_no_samples(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The next amount is another one, and has not grown.
     pub fn begin_anew(&mut self) {
         self.lowest = None;
-    }
-
-    /// Whether no rise is known.
-    pub fn is_empty(&self) -> bool {
-        self.rises.iter().all(|rise| rise.amount == 0)
     }
 
     /// Whether the growth by `amount` comes in steps, and the next one is not overdue: it has paused for a quarter longer
@@ -102,6 +104,11 @@ impl Rises {
         }
         count >= STEPS && now.saturating_sub(last.ended) <= longest.saturating_add(longest / 4)
     }
+}
+
+/// Whether there was no rise, for a field that is left out of a file then.
+fn is_none(rises: &[Rise; REMEMBERED]) -> bool {
+    *rises == <[Rise; REMEMBERED]>::default()
 }
 
 #[cfg(test)]
@@ -173,13 +180,13 @@ mod tests {
             rises.observe(second * SECOND, MIB * 100 + MIB / 2, NOISE);
             rises.observe(second * SECOND + 500 * MS, MIB * 100, NOISE);
         }
-        assert!(rises.is_empty());
+        assert!(is_none(&rises.rises));
         // Counted in another way it has not grown.
         rises.rebase(50 * MIB);
         rises.observe(9 * SECOND, 150 * MIB, NOISE);
         // And what a victim had has become others'.
         rises.begin_anew();
         rises.observe(10 * SECOND, 400 * MIB, NOISE);
-        assert!(rises.is_empty());
+        assert!(is_none(&rises.rises));
     }
 }
