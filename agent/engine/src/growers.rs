@@ -171,6 +171,23 @@ mod tests {
         assert_eq!(growers.growth_of(9, now, 100 * MS) / MIB, 2000);
     }
 
+    // R43
+    /// A container that was started again is not held to what it had before.
+    #[test]
+    fn what_a_container_had_before_it_was_started_again_hides_no_growth() {
+        let mut growers = growers();
+        for at in 0..=800 {
+            let held = match at * 20 {
+                ms @ 0..10_000 => ms * 3 / 10,
+                10_000..11_000 => 0,
+                ms => (ms - 11_000) * 3 / 10,
+            };
+            growers.note(7, 1 + at * 20 * MS, held * MIB);
+        }
+        let growth = growers.growth_of(7, 16_000 * MS, 20 * MS) / MIB;
+        assert!((280..=320).contains(&growth), "{growth}");
+    }
+
     /// 64 CPUs have charged a batch of 64 pages each, and use one page of it.
     #[test]
     fn what_cpus_charge_in_advance_is_no_growth() {

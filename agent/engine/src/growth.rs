@@ -293,16 +293,17 @@ impl Growth {
         seen.max().unwrap_or(0)
     }
 
-    /// The fastest growth beyond the highest amount that was sampled before, over the windows of at least `shortest`
-    /// nanoseconds, or over the longest one where the amount is not known for so long. What comes and goes is no growth.
-    /// Per second, and 0 where there is none.
+    /// The fastest growth beyond the highest amount that was sampled within a second before the window, over the windows of
+    /// at least `shortest` nanoseconds, or over the longest one where the amount is not known for so long. What comes and
+    /// goes within a second is no growth. Per second, and 0 where there is none.
     pub fn fastest_beyond(&self, shortest: u64, noise: u64) -> u64 {
         let known = self.windows.iter().filter_map(|w| self.grown_over(w));
         let known = known.map(|grown| grown.elapsed).max().unwrap_or(0);
         let latest = self.latest.unwrap_or_default();
         let beyond = |grown: Grown| {
             let begin = latest.time - grown.elapsed;
-            let before = self.samples().filter(|sample| sample.time <= begin);
+            let is_before = |s: &Sample| (begin.saturating_sub(SECOND)..=begin).contains(&s.time);
+            let before = self.samples().filter(is_before);
             let highest = before.map(|sample| sample.amount).max().unwrap_or(0);
             let amount = grown.amount.min(latest.amount.saturating_sub(highest));
             Grown { amount, ..grown }

@@ -113,10 +113,11 @@ impl Terminating {
         }
     }
 
-    /// For so many nanoseconds before this moment neither the agent nor the victim has run, as far as the agent knows.
-    pub fn stood_still(&mut self, late: u64) {
-        self.known_since = self.known_since.saturating_add(late);
-        self.progress = self.progress.saturating_add(late);
+    /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim.
+    pub fn stood_still(&mut self, late: u64, now: u64) {
+        for since in [&mut self.known_since, &mut self.progress] {
+            *since = since.saturating_add(late).min(now).max(*since);
+        }
     }
 
     /// Takes a look at it.
@@ -401,7 +402,7 @@ mod tests {
         ] {
             let mut victim = Terminating::new(0, 3000 * MIB, 0);
             victim.observe(MS, seen(true, 3000));
-            victim.stood_still(late);
+            victim.stood_still(late, 2500 * MS);
             assert_eq!(victim.observe(2500 * MS, seen(true, 3000)), state);
         }
     }

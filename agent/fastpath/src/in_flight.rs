@@ -198,10 +198,10 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// For so many nanoseconds nothing has run: that is no time of the victims.
-    pub fn stood_still(&mut self, late: u64) {
+    /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victims.
+    pub fn stood_still(&mut self, late: u64, now: u64) {
         let victims = self.victims.iter_mut();
-        victims.for_each(|victim| victim.terminating.stood_still(late));
+        victims.for_each(|victim| victim.terminating.stood_still(late, now));
     }
 
     /// Creates the victims in flight from what earlier agents have signalled. `scope_of` has the index of the scope of a

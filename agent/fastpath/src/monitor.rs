@@ -235,10 +235,8 @@ impl MemoryMonitor {
     /// Samples every scope, the one first whose trigger has tripped, and evicts pods where that is due.
     fn cycle(&mut self, woken: u64) {
         self.cycles += 1;
-        let late = woken.saturating_sub(self.due);
-        if self.due > 0 && late > LATE_NS {
-            // The whole machine may have stood still, and its victims with it.
-            self.in_flight.stood_still(late);
+        if self.due > 0 {
+            self.note_standstill(self.due, woken);
         }
         let TriggerEvents {
             scopes: triggers,
@@ -257,7 +255,9 @@ impl MemoryMonitor {
             }
         }
         // Victims are observed afterwards: nothing may delay the signal.
-        self.finish_victims(monotonic_ns());
+        let now = monotonic_ns();
+        self.note_standstill(woken, now);
+        self.finish_victims(now);
         if self.revoke_kernel_victims() {
             self.published_at = 0;
         }
@@ -272,6 +272,15 @@ impl MemoryMonitor {
             } else {
                 self.publish_when_due(woken);
             }
+        }
+    }
+
+    /// Between two moments that should have come one after the other the whole machine may have stood still, and the
+    /// victims with it.
+    fn note_standstill(&mut self, since: u64, now: u64) {
+        let late = now.saturating_sub(since);
+        if late > LATE_NS {
+            self.in_flight.stood_still(late, now);
         }
     }
 

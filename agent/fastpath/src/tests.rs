@@ -692,7 +692,7 @@ fn in_shadow_mode_the_kernel_has_no_victims() {
 }
 
 /// The fast path does not come, and the standby decides in its place: the guard has no other rule beside it.
-// R11
+// R41
 #[test]
 fn a_standby_that_decides_renews_the_lease() {
     let dir = tempfile::tempdir().unwrap();

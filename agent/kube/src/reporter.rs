@@ -374,15 +374,19 @@ impl Remover {
         if !went_for_files || eviction.boot() != self.boot {
             return;
         }
+        let signalled = eviction.stages.signalled;
+        let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());
+        self.publish_awaited();
+        if until <= monotonic_ns() {
+            return;
+        }
         if self.awaited.is_empty() {
             let pod = eviction.pod();
             tracing::warn!(
                 pod,
-                "the API server does not accept the DELETE of an evicted pod: others are evicted for files only where that is urgent"
+                "an evicted pod is not deleted yet: others are evicted for files only where that is urgent"
             );
         }
-        let signalled = eviction.stages.signalled;
-        let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());
         self.awaited.insert(eviction.id.clone(), until);
         self.publish_awaited();
     }

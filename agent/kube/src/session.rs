@@ -525,12 +525,7 @@ async fn keep_node(
 ) {
     let mut begun = Some(begun);
     loop {
-        let mut found = find_left_over(&writer, &mut desired).await;
-        // What this agent wants itself ends when it says so.
-        let own = desired.borrow().conditions.clone();
-        found
-            .conditions
-            .retain(|condition| !own.contains(condition));
+        let found = find_left_over(&writer, &mut desired).await;
         if writer.is_shadow() {
             if !found.is_empty() {
                 tracing::warn!(
@@ -565,7 +560,8 @@ async fn find_left_over(
     writer: &NodeWriter,
     desired: &mut channel::Receiver<DesiredStatus>,
 ) -> LeftOver {
-    let mut pause = Duration::from_millis(500);
+    const FIRST_PAUSE: Duration = Duration::from_millis(500);
+    let mut pause = FIRST_PAUSE;
     let mut is_logged = false;
     loop {
         let error = match writer.left_over().await {
@@ -599,6 +595,7 @@ async fn find_left_over(
         if writer.run_until(readable, nothing, desired).await.is_none() {
             return LeftOver::default();
         }
+        pause = FIRST_PAUSE;
     }
 }
 

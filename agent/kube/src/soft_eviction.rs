@@ -286,6 +286,8 @@ impl SoftEvictor {
         };
         let error = match tokio::time::timeout(WITHDRAWAL_TIME, accepted).await {
             Ok(Ok(())) => return,
+            // The pod is gone, or another one has its name.
+            Ok(Err(error)) if matches!(error.code(), 404 | 409) => return,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("not accepted within {WITHDRAWAL_TIME:?}"),
         };

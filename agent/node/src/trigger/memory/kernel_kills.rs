@@ -62,7 +62,9 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
     let open = |path| {
         HashMap::<_, u64, KernelKillRecord>::try_from(Map::HashMap(MapData::from_pin(path)?))
     };
-    let mut own = open(pins.path_for(NAME)).ok();
+    let path = pins.path_for(NAME);
+    let is_pinned = path.try_exists().unwrap_or(true);
+    let mut own = is_pinned.then(|| open(path)).transpose()?;
     let (mut count, mut result) = (0, Ok(()));
     for path in pins.earlier(NAME) {
         let moved = open(path.to_owned()).and_then(|mut earlier| {
@@ -77,7 +79,7 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
                     tracing::warn!(
                         cgroup_id,
                         ?ago,
-                        "the guard of an earlier agent has killed from this pod: the eviction is not completed"
+                        "the guard of an earlier agent has killed from this pod: that is not reported, and the pod is not deleted"
                     );
                 }
                 earlier.remove(&cgroup_id)?;
