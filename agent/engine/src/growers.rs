@@ -77,7 +77,8 @@ impl Growers {
             amount: held,
             ..Sample::default()
         };
-        watched.growth.observe(sample, self.jump);
+        // Steps matter to the growth of a scope alone.
+        watched.growth.observe(sample, u64::MAX);
     }
 
     /// What a cgroup grows by, in bytes per second: the fastest growth that was seen until a moment ago, over `shortest`

@@ -164,17 +164,15 @@ impl Round {
         }
         let outcome = match self.urgency {
             Urgency::Urgent {
-                growth,
+                growth: per_second,
                 exhausted_in,
             } => {
                 let shortest = shortest_window(exhausted_in);
-                self.evict_urgently(
-                    pods,
-                    GrowthRate {
-                        per_second: growth,
-                        shortest,
-                    },
-                )
+                let urgent = GrowthRate {
+                    per_second,
+                    shortest,
+                };
+                self.evict_urgently(pods, urgent)
             }
             Urgency::Paced { .. } => self.evict_one(pods),
         };

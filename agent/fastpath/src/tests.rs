@@ -637,22 +637,10 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
     assert_eq!(taken(true), 0);
 }
 
-/// A pod was known by its cgroup alone, and another table says that it is critical. Nothing is published anew while a
-/// victim is dying.
-#[test]
-fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
-    let mut setup = cgroup.setup();
-    let pod = cgroup.pod("a");
-    let (id, at) = (pod.memory.id(), dir.path().join("a"));
-    let critical = Pod {
-        uid: "a".to_owned(),
-        priority: SYSTEM_CRITICAL_PRIORITY,
-        ..Pod::default()
-    };
-    let critical = Arc::new(PodEntry::open(critical, &at, Mode::Evictd).unwrap());
+/// A loop that has published a pod to a pinned program, and the ids of the cgroups that are published.
+fn publishing(cgroup: &Cgroup<'_>, pod: Arc<PodEntry>) -> (MemoryMonitor, Arc<Mutex<Vec<u64>>>) {
     let published = Arc::<Mutex<Vec<u64>>>::default();
+    let mut setup = cgroup.setup();
     setup.table = Box::new(PodTable::new(vec![pod]));
     setup.trigger = Box::new(Program {
         published: Arc::clone(&published),
@@ -661,6 +649,24 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
     setup.is_pinned = true;
     let mut watch = watch(setup);
     watch.run_once(monotonic_ns());
+    (watch, published)
+}
+
+/// A pod was known by its cgroup alone, and another table says that it is critical. Nothing is published anew while a
+/// victim is dying.
+#[test]
+fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let pod = cgroup.pod("a");
+    let (id, at) = (pod.memory.id(), dir.path().join("a"));
+    let critical = Pod {
+        uid: "a".to_owned(),
+        priority: SYSTEM_CRITICAL_PRIORITY,
+        ..Pod::default()
+    };
+    let critical = Arc::new(PodEntry::open(critical, &at, Mode::Evictd).unwrap());
+    let (mut watch, published) = publishing(&cgroup, pod);
     assert_eq!(*published.lock().unwrap(), [id]);
     assert!(!watch.revoke_kernel_victims());
     *watch.pods.table = PodTable::new(vec![critical]);
@@ -674,16 +680,7 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
 fn in_shadow_mode_the_kernel_has_no_victims() {
     let dir = tempfile::tempdir().unwrap();
     let cgroup = Cgroup(dir.path());
-    let mut setup = cgroup.setup();
-    let published = Arc::<Mutex<Vec<u64>>>::default();
-    setup.table = Box::new(PodTable::new(vec![cgroup.pod("a")]));
-    setup.trigger = Box::new(Program {
-        published: Arc::clone(&published),
-        ..Program::default()
-    });
-    setup.is_pinned = true;
-    let mut watch = watch(setup);
-    watch.run_once(monotonic_ns());
+    let (mut watch, published) = publishing(&cgroup, cgroup.pod("a"));
     assert_eq!(published.lock().unwrap().len(), 1);
     assert!(!watch.revoke_kernel_victims());
     watch.shadow = true;

@@ -390,7 +390,7 @@ impl MemoryMonitor {
         let history = &self.pods.table.history;
         VictimUsage {
             unreclaimable: Some(reading.unreclaimable()),
-            held: entry.read_held(),
+            held: Some(entry.held(&reading)),
             shmem: reading.shmem,
             still_since: history.still_since(victim, reading.usage),
         }

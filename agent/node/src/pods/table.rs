@@ -146,11 +146,10 @@ impl PodEntry {
         }
     }
 
-    /// Reads the bytes that only its end gives back, in memory and in swap: with swap what grows is partly older memory
-    /// that is swapped out. `None` where the pod is gone. Does not allocate.
-    pub fn read_held(&self) -> Option<u64> {
-        let reading = self.memory.read().ok()?;
-        Some(reading.unreclaimable().saturating_add(self.swapped.read()))
+    /// Bytes that only its end gives back, in memory, of which this is a reading, and in swap: with swap what grows is
+    /// partly older memory that is swapped out. Does not allocate.
+    pub fn held(&self, reading: &MemoryReading) -> u64 {
+        reading.unreclaimable().saturating_add(self.swapped.read())
     }
 
     /// Ids of its cgroups that are followed, its own first.

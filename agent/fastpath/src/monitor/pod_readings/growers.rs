@@ -38,9 +38,9 @@ impl PodReadings {
         for entry in largest.filter_map(|(_, place)| entries.get(*place)) {
             // The counter is exact; the part that is page cache is as old as the statistics.
             entry.flush_statistics();
-            if let Some(held) = entry.read_held() {
+            if let Ok(reading) = entry.memory.read() {
                 let (id, now) = (entry.memory.id(), monotonic_ns());
-                self.growers.note(id, now, held);
+                self.growers.note(id, now, entry.held(&reading));
             }
             let limited = &entry.limited;
             for (position, cgroup) in limited.iter() {
