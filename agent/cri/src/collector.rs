@@ -155,6 +155,8 @@ async fn remove_dead(
     // In this order: the sandbox of every container that is listed is listed too.
     let mut containers = runtime.containers().await?;
     let sandboxes = runtime.sandboxes().await?;
+    let left = exited::left_to_kubelet(&containers, &sandboxes, known);
+    removed.left_to_kubelet = u64::try_from(left).unwrap_or(u64::MAX);
     for id in exited::containers(&containers, &sandboxes, known) {
         if goes_on(removed, runtime) && note(removed, runtime.remove_container(&id).await)? {
             tracing::info!(container = id, "a container that has ended is removed");

@@ -45,6 +45,11 @@ impl<'a> Pods<'a> {
     fn all_stay(&self) -> bool {
         self.known.has_kubelet
     }
+
+    /// Whether the kubelet removes what a pod has left, when it reclaims: the pod is over, and not deleted yet.
+    fn is_of_kubelet(&self, uid: &str) -> bool {
+        self.all_stay() && self.is_needed(uid) && !self.alive.contains(uid)
+    }
 }
 
 fn uid(sandbox: &PodSandbox) -> &str {
@@ -85,6 +90,21 @@ pub fn containers(
         .collect();
     dead.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     dead.into_iter().map(|c| c.id.clone()).collect()
+}
+
+/// Number of containers that stay although their pods are over: the kubelet removes them with their logs as soon as it
+/// reclaims (`DeleteAllUnusedContainers`).
+pub fn left_to_kubelet(
+    containers: &[Container],
+    sandboxes: &[PodSandbox],
+    known: &KnownPods,
+) -> usize {
+    let pods = Pods::new(containers, sandboxes, known);
+    let uids = containers
+        .iter()
+        .filter(|c| c.state() == ContainerState::Exited)
+        .filter_map(|c| pods.of_sandbox.get(&*c.pod_sandbox_id));
+    uids.filter(|uid| pods.is_of_kubelet(uid)).count()
 }
 
 /// Sandboxes that have ended and hold no container any more, oldest first: all of pods that are gone, and all but the

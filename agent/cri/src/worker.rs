@@ -206,6 +206,13 @@ impl<T: Fn(CriEvent)> Work<T> {
             let refused = removed.refused;
             tracing::warn!(%refusal, refused, "the runtime does not remove everything");
         }
+        if removed.left_to_kubelet > 0 {
+            let containers = removed.left_to_kubelet;
+            tracing::info!(
+                containers,
+                "containers of pods that are over are left to the kubelet"
+            );
+        }
         let any = removed.containers + removed.sandboxes + removed.images > 0;
         (error.is_none() || any).then_some(removed)
     }

@@ -43,6 +43,8 @@ pub struct Removed {
     pub refused: u64,
     /// Reason of the last refusal; `None` without one.
     pub refusal: Option<String>,
+    /// Number of containers that have ended, of pods that are over, which only the kubelet removes.
+    pub left_to_kubelet: u64,
     /// Whether the time ended with more left to remove.
     pub is_cut_short: bool,
 }

@@ -133,8 +133,9 @@ fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
         matches!(before, [b] if b.in_flight && !b.shadow && b.pod.name == "hog"),
         "{before:?}"
     );
+    hog.kill().unwrap();
     drop(undying);
-    hog.wait().unwrap();
+    hog.killed();
 }
 
 /// The kernel chooses a process that has SIGKILL already, and marks it as any victim. It counts kills for the whole machine,

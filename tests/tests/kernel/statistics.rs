@@ -39,6 +39,7 @@ fn a_lag_is_added_up() {
     let containers = ["one", "six"];
     let containers =
         containers.map(|pod| scope.child(&format!("burstable/{pod}/container")).unwrap());
+    let mut compared = 0;
     for way in ["touch", "threads", "cache"] {
         for container in &containers {
             let entry = |path: &PathBuf| {
@@ -57,6 +58,7 @@ fn a_lag_is_added_up() {
                     && usage > before + LAG
                 {
                     let listed = usage - unlisted;
+                    compared += 1;
                     assert!(
                         listed + LAG > before,
                         "{way}: {listed} of {usage}, asked at {asked:?}"
@@ -69,4 +71,5 @@ fn a_lag_is_added_up() {
             matrix("memory.stat", way, &detail);
         }
     }
+    skip_if!((compared == 0).then_some("these statistics do not lag"));
 }

@@ -70,7 +70,7 @@ fn pods_whose_sigkill_is_refused_live_on() {
         &["refused: SIGKILL: Operation not permitted"],
     );
     // Before the next attempt one of the kubelet's intervals passes.
-    member.wait(Duration::from_secs(3), |m| m.evictions().len() > 1);
+    assert!(member.wait(SOON, |m| m.evictions().len() > 1));
     let attempts = member.evictions();
     let at = attempts.iter().map(|attempt| attempt.stages.signalled);
     let at: Vec<u64> = at.collect();

@@ -282,7 +282,8 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     slow.go().unwrap();
     let is_short = member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB);
     assert!(is_short);
-    std::thread::sleep(Duration::from_secs(3));
+    // Without the pause a pod would go after ten seconds.
+    std::thread::sleep(Duration::from_secs(12));
     assert_eq!(member.evictions(), []);
     member.server.state().put_config_map(SPACE, NAME, json!({}));
     assert!(member.wait(SOON * 2, |m| m.evictions().len() == 1));

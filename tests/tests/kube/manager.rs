@@ -1,8 +1,15 @@
 //! The manager in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
 //! whole agent, real cgroups and files below, a scripted API server above.
 
+use evictd_cri::messages::{
+    Container, ContainerState, PodSandbox, PodSandboxMetadata, SandboxState,
+};
 use evictd_store::incident::files::read as read_incident;
-use evictd_tests::prelude::*;
+use evictd_tests::{
+    apiserver,
+    prelude::*,
+    runtime::{Runtime, State},
+};
 
 const FULL: &str = "EvictdDiskPressure";
 
@@ -145,24 +152,64 @@ fn shadow_mode_asks_no_static_pod() {
     assert_eq!(asked(), ["other"]);
 }
 
+/// A pod on a disk that is filled and, by the kubelet, emptied again.
+fn waits_for_the_kubelet(name: &str, prepare: impl FnOnce(&ClusterNode) -> Option<Runtime>) {
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let member = short_of_inodes(name, &disk);
+    let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
+    make_files(&with_empty_dir(&member, &disk, "pod", 1, &json!({})), 600);
+    let _runtime = prepare(&member);
+    let mut process = Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap();
+    let images = disk.path().join("images");
+    fs::create_dir(&images).unwrap();
+    make_files(&images, 1800);
+    let _agent = member.start().unwrap();
+    assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
+    // The kubelet looks once in ten seconds; this is what its image garbage collection would do.
+    std::thread::sleep(Duration::from_secs(5));
+    fs::remove_dir_all(&images).unwrap();
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(member.evictions().is_empty(), "{:?}", member.evictions());
+    assert!(process.is_alive());
+}
+
 // R8: above half of the threshold the kubelet has time to reclaim, and no pod goes when it has.
 #[test]
 fn pods_wait_for_what_the_kubelet_reclaims() {
-    let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let member = short_of_inodes("reclaim", &disk);
-    let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
-    let mut forker = Forker::start(Some(&pod)).unwrap();
-    let _agent = member.start().unwrap();
-    let images = disk.path().join("images");
-    fs::create_dir(&images).unwrap();
-    let order = |what: &str| format!("{what} {} 2500", images.display());
-    forker.order(&order("make")).unwrap();
-    assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
-    // What the kubelet's image garbage collection would do.
-    forker.order(&order("remove")).unwrap();
-    std::thread::sleep(Duration::from_secs(18));
-    assert!(member.evictions().is_empty(), "{:?}", member.evictions());
-    assert!(forker.order("hold 0").is_ok());
+    waits_for_the_kubelet("reclaim", |_| None);
+}
+
+// R8: what a pod that is over has left is the kubelet's to remove, and the images that only it uses stay until then.
+#[test]
+fn pods_wait_for_what_the_runtime_leaves_to_the_kubelet() {
+    waits_for_the_kubelet("reclaimrest", |member| {
+        let uid = ClusterNode::uid(2);
+        let mut over = apiserver::pod("over", &uid, "Burstable", 0, None);
+        over["status"]["phase"] = json!("Succeeded");
+        member.server.state().put_pod(over);
+        let sandbox = PodSandbox {
+            id: "s".into(),
+            metadata: Some(PodSandboxMetadata {
+                uid,
+                ..PodSandboxMetadata::default()
+            }),
+            state: SandboxState::NotReady.into(),
+            ..PodSandbox::default()
+        };
+        let container = Container {
+            id: "c".into(),
+            pod_sandbox_id: "s".into(),
+            state: ContainerState::Exited.into(),
+            ..Container::default()
+        };
+        let state = State {
+            sandboxes: vec![sandbox],
+            containers: vec![container],
+            ..State::default()
+        };
+        let socket = member.dir().join("cri.sock");
+        Some(Runtime::start(&socket, state).unwrap())
+    });
 }
 
 /// Its containers have ended and its files are still there when the wait for the kubelet is over.

@@ -64,7 +64,7 @@ impl Watching {
 fn one_list_and_one_watch_of_this_node() {
     let w = start(with_a);
     assert!(w.knows(&["ua"]));
-    w.has_asked(2);
+    assert!(w.has_asked(2));
     w.put("b", "ub");
     assert!(w.knows(&["ua", "ub"]));
     w.server.state().remove(Collection::Pods, "default", "a");

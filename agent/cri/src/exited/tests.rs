@@ -109,6 +109,7 @@ fn a_kubelet_is_left_all_but_what_is_gone() {
         ..known(&["live", "over"])
     };
     assert_eq!(containers(&all, &sandboxes, &known), ["e", "f"]);
+    assert_eq!(left_to_kubelet(&all, &sandboxes, &known), 2, "c and d");
     assert_eq!(super::sandboxes(&all[..2], &sandboxes, &known), ["gone"]);
     // As long as the API server has not answered all of them may be there.
     let unknown = KnownPods {
@@ -116,6 +117,13 @@ fn a_kubelet_is_left_all_but_what_is_gone() {
         ..known
     };
     assert_eq!(containers(&all, &sandboxes, &unknown), [""; 0]);
+    assert_eq!(left_to_kubelet(&all, &sandboxes, &unknown), 4);
+    let has_kubelet = false;
+    let alone = KnownPods {
+        has_kubelet,
+        ..known
+    };
+    assert_eq!(left_to_kubelet(&all, &sandboxes, &alone), 0);
 }
 
 // R8

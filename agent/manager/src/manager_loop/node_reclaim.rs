@@ -124,35 +124,38 @@ impl ManagerLoop {
             .reclaimers
             .note_answer(now, removed.is_none());
         let kubelet_timeout = self.node_reclaim.reclaimers.kubelet_timeout();
-        let waiting = self.node_reclaim.waiting.as_mut();
-        let Some(waiting) = waiting.filter(|w| w.by == ReclaimBy::Runtime) else {
+        let is_waiting = |w: &mut Waiting| w.by == ReclaimBy::Runtime;
+        let Some(waiting) = self.node_reclaim.waiting.take_if(is_waiting) else {
             return;
         };
-        match (removed, kubelet_timeout) {
-            (Some(removed), _) => {
-                if let Some((waiting, seen)) = self.after_reclaim() {
-                    let took = Duration::from_nanos(now.saturating_sub(waiting.since));
-                    self.report_reclaimed(waiting, removed, &seen, took);
-                }
+        let seen = self.sample();
+        let is_over = removed.is_some_and(|removed| {
+            let took = Duration::from_nanos(now.saturating_sub(waiting.since));
+            let is_left = removed.left_to_kubelet > 0;
+            let is_short = self.report_reclaimed(&waiting, removed, &seen, took);
+            !(is_left && is_short)
+        });
+        // There may be a kubelet that removes the rest, or all.
+        match kubelet_timeout.filter(|_| !is_over) {
+            Some(timeout) => {
+                self.node_reclaim.waiting = Some(Waiting {
+                    by: ReclaimBy::Kubelet,
+                    timeout,
+                    ..waiting
+                });
             }
-            // There may be a kubelet that does it.
-            (None, Some(timeout)) => {
-                waiting.by = ReclaimBy::Kubelet;
-                waiting.timeout = timeout;
-            }
-            (None, None) => {
-                self.after_reclaim();
-            }
+            None => self.evict_after(&waiting, &seen),
         }
     }
 
+    /// Returns whether a threshold that the reclaim helps is short still.
     fn report_reclaimed(
         &mut self,
-        waiting: Waiting,
+        waiting: &Waiting,
         removed: Removed,
         seen: &Observations,
         took: Duration,
-    ) {
+    ) -> bool {
         let before = &waiting.before;
         let layout = self.sources.layout();
         let helped: Vec<_> = self
@@ -160,7 +163,7 @@ impl ManagerLoop {
             .thresholds()
             .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
             .collect();
-        let is_enough = !waiting.had_evictions && !helped.iter().any(|t| is_unresolved(t, seen));
+        let is_short = helped.iter().any(|t| is_unresolved(t, seen));
         let mut freed: Vec<(Signal, i64)> = helped
             .iter()
             .filter_map(|t| {
@@ -170,29 +173,35 @@ impl ManagerLoop {
             .collect();
         freed.dedup();
         let reclaimed = NodeReclaimOutcome {
-            what: waiting.plan.node_reclaim,
+            what: waiting.plan.node_reclaim.clone(),
             removed,
             freed,
-            is_enough,
+            is_enough: !waiting.had_evictions && !is_short,
             took,
         };
         self.reporter
             .emit(ManagerEvent::NodeReclaimed(Box::new(reclaimed)));
+        is_short
     }
 
-    /// The waiting is over: a new sample decides which pods must go. Answers with what was waited for and that sample.
-    fn after_reclaim(&mut self) -> Option<(Waiting, Observations)> {
-        let waiting = self.node_reclaim.waiting.take()?;
+    /// The waiting is over.
+    fn after_reclaim(&mut self) {
+        if let Some(waiting) = self.node_reclaim.waiting.take() {
+            let seen = self.sample();
+            self.evict_after(&waiting, &seen);
+        }
+    }
+
+    /// A sample from after a reclaim decides which pods must go.
+    fn evict_after(&mut self, waiting: &Waiting, seen: &Observations) {
         self.node_reclaim.reclaimers.note_waited(waiting.by);
-        let seen = self.sample();
         let snapshot = |observations| self.node.snapshot(observations);
         let evictions = self.planner.after_reclaim(
             signed(monotonic_ns()),
             &waiting.plan,
             snapshot(&waiting.before),
-            snapshot(&seen),
+            snapshot(seen),
         );
-        self.execute(evictions, &seen, Wake::at(monotonic_ns()));
-        Some((waiting, seen))
+        self.execute(evictions, seen, Wake::at(monotonic_ns()));
     }
 }
