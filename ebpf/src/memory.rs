@@ -29,6 +29,9 @@ static TRIGGER_STATE: Array<TriggerState> = Array::with_max_entries(MAX_TRIGGERS
 /// How often the agent has set a trigger, all slots together.
 #[map]
 static GENERATION: Array<u64> = Array::with_max_entries(1, 0);
+/// The slots with a falling trigger, a bit each.
+#[map]
+static FALLING: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
 static SKIP_ALLOWANCE: PerCpuArray<SkipAllowance> = PerCpuArray::with_max_entries(1, 0);
 /// [`slack_shift`](evictd_common::memory::slack_shift) of this machine.
@@ -122,11 +125,14 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     0
 }
 
-/// `void page_counter_uncharge(struct page_counter *counter, unsigned long nr_pages)`: what is given back. Attached
-/// only while a falling trigger is armed, which charges alone would trip late; for good where it can be attached once
-/// only.
+/// `void page_counter_uncharge(struct page_counter *counter, unsigned long nr_pages)`: what is given back, for falling
+/// triggers, which charges alone would trip late. Attached as long as the agent runs: to attach or to detach it waits for
+/// tasks of the whole machine.
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
+    if FALLING.get(0).is_none_or(|&slots| slots == 0) {
+        return 0;
+    }
     let counter: *const u8 = ctx.arg(0);
     let Some(counter) = untyped(counter) else {
         return 0;

@@ -9,7 +9,6 @@ use std::{
 use aya::{
     maps::{Array, HashMap, MapData, RingBuf},
     programs::links::FdLink,
-    util::KernelVersion,
 };
 use evictd_common::memory::{GuardLease, LAYOUT, MemoryTrigger, VictimKey, VictimLimits};
 use evictd_engine::{accounting::KillLimits, model::settings::MemoryHook, units::nanos};
@@ -88,7 +87,9 @@ pub struct BpfTriggers {
     /// Those that the kernel refuses, with its reasons.
     unseen: Vec<String>,
     /// Slots with a falling trigger, a bit each.
-    falling: u32,
+    falling: u64,
+    /// Where the program that sees uncharges reads them.
+    slots_falling: Array<MapData, u64>,
     generations: [u64; MAX_TRIGGERS as usize],
     /// The generation of each slot whose crossing was handed on.
     handed_on: [u64; MAX_TRIGGERS as usize],
@@ -99,13 +100,7 @@ pub struct Attached {
     hook: MemoryHook,
     link: Link,
     /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
-    uncharge: Option<Switch>,
-}
-
-/// Whether a fexit program can be attached once more: before 5.13 its trampoline goes with its first link, and
-/// `bpf_tracing_prog_attach` answers ENOENT.
-fn can_attach_again() -> bool {
-    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 13, 0))
+    _uncharge: Option<TracingLink>,
 }
 
 /// Attachment of the hook's program.
@@ -122,27 +117,12 @@ enum Link {
 struct Switch {
     program: OwnedFd,
     link: Option<TracingLink>,
-    /// The kernel attaches it only once: it stays where it is.
-    stays: bool,
 }
 
 impl Switch {
-    /// Not attached yet; where the kernel attaches it only once it is, for good. Such a kernel waits for every task of
-    /// the machine each time (`synchronize_rcu_mult`, until e21aa341785c), for up to seconds: now is the time for that,
-    /// not when memory is short.
-    fn new(program: OwnedFd) -> io::Result<Self> {
-        let stays = !can_attach_again();
-        let link = stays.then(|| TracingLink::attach(&program)).transpose()?;
-        Ok(Self {
-            program,
-            link,
-            stays,
-        })
-    }
-
     /// Attaches or detaches; whether that changed anything.
     fn set(&mut self, on: bool) -> io::Result<bool> {
-        if on == self.link.is_some() || (self.stays && !on) {
+        if on == self.link.is_some() {
             return Ok(false);
         }
         self.link = match on {
@@ -167,7 +147,6 @@ impl Attached {
                 Cost::PerPage => Link::Switched(Switch {
                     program,
                     link: Some(link),
-                    stays: false,
                 }),
                 Cost::PerBatch | Cost::None => Link::Fixed(link),
             }
@@ -176,11 +155,11 @@ impl Attached {
         let uncharge = (hook == MemoryHook::Fexit)
             .then(|| object.load_program(&UNCHARGE).ok())
             .flatten()
-            .and_then(|program| Switch::new(program).ok());
+            .and_then(|program| TracingLink::attach(&program).ok());
         Ok(Self {
             hook,
             link,
-            uncharge,
+            _uncharge: uncharge,
         })
     }
 }
@@ -216,6 +195,7 @@ impl BpfTriggers {
                 cgroup_ids,
                 triggers: object.array("TRIGGERS")?,
                 generation_count: object.array("GENERATION")?,
+                slots_falling: object.array("FALLING")?,
                 victims: object.hash("VICTIMS")?,
                 ranked: Default::default(),
                 killed: KernelKills::new(object.map("KILLED")?),
@@ -257,18 +237,15 @@ impl TriggerSet for BpfTriggers {
         };
         *generation += 1;
         let record = trigger.record(*id, *generation);
-        self.falling &= !(1 << slot);
-        if trigger.direction == Direction::Falling && !trigger.is_disabled() {
-            self.falling |= 1 << slot;
-        }
-        if let Some(uncharge) = &mut self.attached.uncharge
-            && uncharge.set(self.falling != 0).is_err()
-        {
-            self.attached.uncharge = None;
-        }
         // Below MAX_TRIGGERS, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
         self.triggers.set(index, record, 0).map_err(os_error)?;
+        let is_falling = trigger.direction == Direction::Falling && !trigger.is_disabled();
+        let falling = self.falling & !(1 << slot) | u64::from(is_falling) << slot;
+        if falling != self.falling {
+            self.falling = falling;
+            self.slots_falling.set(0, falling, 0).map_err(os_error)?;
+        }
         let armings: u64 = self.generations.iter().sum();
         self.generation_count.set(0, armings, 0).map_err(os_error)
     }
