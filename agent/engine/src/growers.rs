@@ -5,7 +5,6 @@
 
 use crate::{
     growth::{Grown, Growth, Sample},
-    shortage::STATISTICS_ERROR,
     units::SECOND,
 };
 
@@ -24,9 +23,14 @@ const AT_LIMIT: u64 = 32;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
 const FORGET_NS: u64 = SECOND;
 
-/// Computes the bytes by which a usage counter may jump: a huge page, or what all CPUs together charge in advance.
-pub fn counter_jump(charged_in_advance: u64) -> u64 {
-    HUGE_PAGE.max(charged_in_advance)
+/// CPUs that charge for one cgroup at once: of more seldom all do, and what is growth of the scope has to be growth of a
+/// pod.
+const CPUS_AT_ONCE: u64 = 64;
+
+/// Computes the bytes by which a usage counter may jump: a huge page, or what all CPUs together charge in advance, each a
+/// batch.
+pub fn counter_jump(cpus: u64, batch_bytes: u64) -> u64 {
+    HUGE_PAGE.max(cpus.min(CPUS_AT_ONCE).saturating_mul(batch_bytes))
 }
 
 /// What some cgroups of pods or of containers held at the last looks. Allocates nothing once it is there; times are
@@ -47,12 +51,11 @@ struct Watched {
 }
 
 impl Growers {
-    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump). Of more than 64 CPUs
-    /// seldom all charge for one cgroup, and what is growth of the scope has to be growth of a pod.
+    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump).
     pub fn of(cgroups: usize, jump: u64) -> Self {
         Self {
             watched: vec![Watched::default(); cgroups].into(),
-            jump: jump.min(STATISTICS_ERROR),
+            jump,
         }
     }
 
@@ -125,7 +128,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn growers() -> Growers {
-        Growers::of(WATCHED, counter_jump(0))
+        Growers::of(WATCHED, counter_jump(0, 0))
     }
 
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {
@@ -192,13 +195,17 @@ mod tests {
     /// 64 CPUs have charged a batch of 64 pages each, and use one page of it.
     #[test]
     fn what_cpus_charge_in_advance_is_no_growth() {
-        let batch = 64 * 4096;
-        for (cpus, seen) in [(64, vec![]), (256, vec![]), (1, vec![(7, 15_750)])] {
-            let mut growers = Growers::of(WATCHED, counter_jump(cpus * batch));
+        for (cpus, page, seen) in [
+            (64, 4096, vec![]),
+            (256, 4096, vec![]),
+            (64, 65536, vec![]),
+            (1, 4096, vec![(7, 15_750)]),
+        ] {
+            let mut growers = Growers::of(WATCHED, counter_jump(cpus, 64 * page));
             growers.note(7, 1, 100 * MIB);
-            growers.note(7, 1 + MS, 100 * MIB + 64 * 63 * 4096);
+            growers.note(7, 1 + MS, 100 * MIB + 64 * 63 * page);
             assert_eq!(growing(&growers, 1 + MS), seen);
-            growers.note(7, 1 + 2 * MS, 120 * MIB);
+            growers.note(7, 1 + 2 * MS, 104 * MIB + 64 * 64 * page);
             assert!(!growing(&growers, 1 + 2 * MS).is_empty());
         }
     }

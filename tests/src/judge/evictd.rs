@@ -198,7 +198,7 @@ impl Evictd {
             pressed: false,
             history: CounterHistory::new(incident.pods.len()),
             read: (0, 0),
-            growers: Growers::of(WATCHED, counter_jump(0)),
+            growers: Growers::of(WATCHED, counter_jump(0, 0)),
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
         }

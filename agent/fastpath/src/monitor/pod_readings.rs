@@ -38,7 +38,7 @@ pub(crate) struct PodReadings {
 impl PodReadings {
     /// Readings of the pods of a table, on so many CPUs.
     pub fn new(table: Box<PodTable>, cpus: u64) -> Self {
-        let jump = counter_jump(cpus * batch_bytes(page_size()));
+        let jump = counter_jump(cpus, batch_bytes(page_size()));
         Self {
             table,
             usage_cache: UsageCache::default(),

@@ -128,6 +128,10 @@ impl LimitedCgroups {
     }
 }
 
+/// Charges that must not fail (`__GFP_NOFAIL`, `__GFP_HIGH`, `PF_MEMALLOC`) go past a limit by pages, and by no more than
+/// this part of it.
+const FORCED_PART: u64 = 32;
+
 impl LimitedCgroup {
     /// `None`: it has no limit.
     fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
@@ -148,7 +152,8 @@ impl LimitedCgroup {
     /// Limit, and bytes that only the end of processes gives back; `None` where it is past its limit.
     fn read(&self) -> Option<(u64, u64)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
-        (reading.usage <= limit).then(|| (limit, reading.unreclaimable()))
+        let most = limit.saturating_add(limit / FORCED_PART);
+        (reading.usage <= most).then(|| (limit, reading.unreclaimable()))
     }
 }
 
@@ -219,6 +224,9 @@ mod tests {
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
+        // At its limit, with charges that the kernel has forced.
+        uses("app", 121, &mib(120));
+        assert_eq!(seen("app"), Some((140, 0)));
         // Past its limit: that is another one by now.
         uses("app", 130, &mib(120));
         assert_eq!(seen("app"), None);
