@@ -87,6 +87,7 @@ impl Planner {
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
+        let files_stayed = self.pending.files_stay(now);
         self.pending.take_look(now, node);
         self.choices.keep(|uid| self.pending.contains(uid));
         self.usage_growth.forget_old(unsigned_ns(now));
@@ -94,11 +95,15 @@ impl Planner {
         let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         self.blocked.keep(&due);
+        if !due.iter().any(|t| t.signal.resource().is_of_files()) {
+            self.pending.forget_files();
+        }
         let mut met_in_force = self.pressure.take_met_in_force();
         met_in_force.retain(|threshold| !self.is_left_to_fastpath(threshold));
         let mut plan = Plan {
             met_in_force,
             stuck: self.pending.take_stuck(now),
+            files_stay: self.pending.files_stay(now) && !files_stayed,
             conditions: self.pressure.conditions(now),
             recreations: self.recreations(now, node),
             forecasts: self.forecasts(now, node),

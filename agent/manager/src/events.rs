@@ -47,6 +47,8 @@ pub enum ManagerEvent {
     NoCandidates(ThresholdMet, usize),
     /// The processes of an evicted pod do not end.
     Stuck(Arc<PodEntry>),
+    /// The files of evicted pods are not removed: for now pods go for files only where that is urgent.
+    FilesStay,
     /// A kernel hook could not be armed, or counts nothing, for this reason; the sampler goes on alone.
     HookRefused(String),
 }
@@ -208,6 +210,7 @@ fn is_report(event: &ManagerEvent) -> bool {
         | ManagerEvent::Recreated(_)
         | ManagerEvent::MetInForce(_)
         | ManagerEvent::NoCandidates(..)
+        | ManagerEvent::FilesStay
         | ManagerEvent::HookRefused(_) => true,
     }
 }

@@ -254,6 +254,9 @@ impl ManagerLoop {
         self.reclaim_node(&plan, &seen);
         self.mitigate(&seen);
         let stuck = std::mem::take(&mut plan.stuck);
+        if plan.files_stay {
+            self.reporter.emit(ManagerEvent::FilesStay);
+        }
         self.reporter
             .report(plan, &self.planner, &self.sources, &seen);
         // In shadow mode the pods were not to end.

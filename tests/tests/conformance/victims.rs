@@ -398,7 +398,16 @@ fn files_of_one_victim_are_not_those_of_the_next() {
         (20, mib(3900), &[]),
         (22, mib(3900), &["c"]),
     ];
-    for rounds in [others, never, written, by_turns, in_parts] {
+    // No file is removed, by no kubelet: a third one's would stay as well. In the next shortage it is as before.
+    let stay: &[Round] = &[
+        (1, mib(500), &["a"]),
+        (11, mib(500), &["b"]),
+        (42, mib(500), &[]),
+        (300, mib(500), &[]),
+        (310, mib(4500), &[]),
+        (320, mib(500), &["c"]),
+    ];
+    for rounds in [others, never, written, by_turns, in_parts, stay] {
         let config = json!({"evictionHard": {"nodefs.available": "4000Mi"}});
         let mut planner = planner(Mode::Evictd, config);
         let mut node = Node::default();

@@ -394,6 +394,30 @@ fn no_pod_goes_for_files_while_the_api_server_takes_no_delete() {
     assert_eq!(member.evicted(2), ["large", "small"]);
 }
 
+// R8, R40: a kubelet that hangs or is gone removes no files, and those of a third pod would stay as well.
+#[test]
+fn no_third_pod_goes_for_files_that_no_kubelet_removes() {
+    let disk = or_skip!(Disk::new("ext4", 128, 4096));
+    let mut member = ClusterNode::new("unremoved", 256).unwrap();
+    member.config["evictionHard"]["nodefs.available"] = json!("70%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let mut hogs = Vec::new();
+    for (name, number, mib) in [("first", 1, 34), ("second", 2, 26), ("third", 3, 22)] {
+        let pod = member.pod(name, number, "Burstable", 0, None).unwrap();
+        hogs.push(Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap());
+        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
+        fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
+    }
+    let agent = member.start().unwrap();
+    assert_eq!(member.evicted(2), ["first", "second"]);
+    // Their files count as on their way back for 30 s each.
+    let signalled = member.evictions()[1].stages.signalled;
+    sleep_from(signalled, Duration::from_secs(34));
+    assert!(agent.says("the kubelet does not remove the files of evicted pods"));
+    assert_eq!(member.evicted(2), ["first", "second"]);
+    assert!(hogs[2].is_alive());
+}
+
 // R1, R6: in the crash loop there is no process for minutes. The DELETE takes the files; a pod that is over is left alone.
 #[test]
 fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {

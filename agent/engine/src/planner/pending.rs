@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
-    kubelet_times::POD_CLEANUP_NS, pending::Pending, record::SignalUse, units::signed,
+    EvictionDecision, Observations, PlannerSettings, Resource, RestoredPending, Signal, Snapshot,
+    Threshold, kubelet_times::POD_CLEANUP_NS, pending::Pending, record::SignalUse, units::signed,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -14,9 +14,29 @@ const DEADLINE_NANOS: i64 = 10 * SECOND;
 /// The same for the files of one that has died: they are removed when the pod's object is.
 const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
 
+/// So long pods go for files only where that is urgent, once those of [`STAYED`] victims in a row have stayed: as long as a
+/// pod tolerates a node whose kubelet is silent.
+const FILES_STAY_NANOS: i64 = 300 * SECOND;
+/// What one pod was thought to use may have been wrong.
+const STAYED: u32 = 2;
+/// Files of a victim have stayed where no more than this part of them has come at any look; the rest others may have
+/// written meanwhile.
+const COME_PART: u64 = 8;
+
+/// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time.
+const TELLING: [(Resource, u64); 2] = [
+    (Resource::EphemeralStorage, 16 << 20),
+    (Resource::Inodes, 1000),
+];
+
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PendingVictims(BTreeMap<String, PendingVictim>);
+pub(super) struct PendingVictims {
+    victims: BTreeMap<String, PendingVictim>,
+    /// Number of victims in a row whose files have stayed, and when the last of them was given up, in nanoseconds.
+    stayed: u32,
+    stayed_at: i64,
+}
 
 #[derive(Clone, Debug)]
 struct PendingVictim {
@@ -48,6 +68,9 @@ struct Expected {
     available: i64,
     /// Part of `usage` that has come, as of the last look.
     come: u64,
+    /// The least that was available since the victim was chosen, and the most by which more was available after it.
+    lowest: i64,
+    risen: u64,
 }
 
 impl PendingVictims {
@@ -64,7 +87,7 @@ impl PendingVictims {
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
             let requested_before = self
-                .0
+                .victims
                 .remove(&eviction.uid)
                 .filter(|known| known.is_requested);
             let victim = PendingVictim {
@@ -73,7 +96,7 @@ impl PendingVictims {
                 requested_before: requested_before.map(Box::new),
                 ..PendingVictim::new(now.saturating_add(grace))
             };
-            self.0.insert(eviction.uid.clone(), victim);
+            self.victims.insert(eviction.uid.clone(), victim);
         }
     }
 
@@ -96,7 +119,7 @@ impl PendingVictims {
             expected: self.expected(node, settings, uid),
             ..PendingVictim::new(now)
         };
-        self.0.insert(uid.to_owned(), victim);
+        self.victims.insert(uid.to_owned(), victim);
     }
 
     /// Takes note of a pod that the fast path has killed, once it reports that. What was noted before stays: meanwhile
@@ -108,12 +131,12 @@ impl PendingVictims {
         settings: &PlannerSettings,
         uid: &str,
     ) {
-        let known = self.0.get_mut(uid);
+        let known = self.victims.get_mut(uid);
         if known.is_some_and(|victim| std::mem::take(&mut victim.is_unreported)) {
             return;
         }
         self.remember_seen(now, node, settings, uid);
-        if let Some(victim) = self.0.get_mut(uid) {
+        if let Some(victim) = self.victims.get_mut(uid) {
             victim.is_unreported = false;
         }
     }
@@ -157,17 +180,30 @@ impl PendingVictims {
                 false => restored.at,
             })
         };
-        self.0.insert(restored.uid.clone(), victim);
+        self.victims.insert(restored.uid.clone(), victim);
     }
 
     /// Takes note of what has come, and of victims that are no longer among the pods: files may still have to be removed,
     /// and tasks to be reaped.
     pub(super) fn take_look(&mut self, now: i64, node: Snapshot<'_>) {
-        for (uid, victim) in &mut self.0 {
+        for (uid, victim) in &mut self.victims {
             if !victim.is_dead && !node.pods.iter().any(|pod| pod.uid == *uid) {
                 victim.is_dead = true;
                 // One that was asked did not need all of its time: what is left of it is due sooner.
                 victim.end = victim.end.min(now);
+            }
+        }
+        let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
+        for victim in self.victims.values_mut() {
+            let files = victim.expected.iter_mut();
+            let come = files.filter_map(|e| e.has_come(node.observations));
+            match come.reduce(|one, other| one | other) {
+                Some(true) => self.stayed = 0,
+                Some(false) if victim.is_dead && is_over(victim) => {
+                    self.stayed += 1;
+                    self.stayed_at = now;
+                }
+                Some(false) | None => {}
             }
         }
         for signal in Signal::ALL {
@@ -175,8 +211,7 @@ impl PendingVictims {
                 self.note_come(now, signal, seen.available);
             }
         }
-        let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
-        self.0
+        self.victims
             .retain(|_, victim| !victim.is_dead || !is_over(victim));
     }
 
@@ -184,7 +219,7 @@ impl PendingVictims {
     /// victim alone: first of those that are dead, then of those that were killed, the oldest first. Others may use up what
     /// came, and then it counts as not come; but not where all of a victim's had come, or it was late.
     fn note_come(&mut self, now: i64, signal: Signal, available: i64) {
-        let mut victims: Vec<&mut PendingVictim> = self.0.values_mut().collect();
+        let mut victims: Vec<&mut PendingVictim> = self.victims.values_mut().collect();
         victims.sort_by_key(|v| (!v.is_dead, v.gives_nothing || v.is_requested, v.end));
         let (mut of_others, mut for_good) = (0, 0);
         for victim in victims {
@@ -225,12 +260,14 @@ impl PendingVictims {
             usage: freed.usage,
             available: freed.available.saturating_sub(given_by_others),
             come: 0,
+            lowest: freed.available,
+            risen: 0,
         }
     }
 
     /// What the victims but one have given back so far of what a signal watches, as [`Self::note_come`] counts it.
     fn given_by_others(&self, uid: &str, signal: Signal) -> i64 {
-        let others = self.0.iter().filter(|(other, _)| *other != uid);
+        let others = self.victims.iter().filter(|(other, _)| *other != uid);
         let expected = others.flat_map(|(_, victim)| &victim.expected);
         let come = expected.filter(|e| e.signal == signal).map(|e| e.come);
         signed(come.fold(0, u64::saturating_add))
@@ -243,26 +280,36 @@ impl PendingVictims {
             victim.is_stuck_reported |= is_new;
             is_new.then(|| uid.clone())
         };
-        self.0.iter_mut().filter_map(stuck).collect()
+        self.victims.iter_mut().filter_map(stuck).collect()
+    }
+
+    /// Whether the files of a further victim would stay as those of an earlier one have.
+    pub(super) fn files_stay(&self, now: i64) -> bool {
+        self.stayed >= STAYED && now.saturating_sub(self.stayed_at) < FILES_STAY_NANOS
+    }
+
+    /// Nothing is short that files would help.
+    pub(super) fn forget_files(&mut self) {
+        self.stayed = 0;
     }
 
     /// None of them goes.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.victims.clear();
     }
 
     /// A pod lives on, and is left alone: its end is not expected.
     pub(super) fn expect_nothing(&mut self, uid: &str) {
-        if let Some(victim) = self.0.get_mut(uid) {
+        if let Some(victim) = self.victims.get_mut(uid) {
             victim.gives_nothing = true;
         }
     }
 
     /// A pod does not go after all.
     pub(super) fn forget(&mut self, uid: &str) {
-        let forgotten = self.0.remove(uid);
+        let forgotten = self.victims.remove(uid);
         if let Some(requested) = forgotten.and_then(|victim| victim.requested_before) {
-            self.0.insert(uid.to_owned(), *requested);
+            self.victims.insert(uid.to_owned(), *requested);
         }
     }
 
@@ -273,7 +320,7 @@ impl PendingVictims {
 
     /// A victim that is among the pods still.
     fn living(&self, uid: &str) -> Option<&PendingVictim> {
-        self.0.get(uid).filter(|victim| !victim.is_dead)
+        self.victims.get(uid).filter(|victim| !victim.is_dead)
     }
 
     /// Whether a pod was killed, not only asked to end, and is there still.
@@ -304,7 +351,7 @@ impl PendingVictims {
                 false => !(victim.gives_nothing || is_hard && victim.is_requested),
             }
         };
-        let mut victims = self.0.values();
+        let mut victims = self.victims.values();
         victims.any(|v| now < v.deadline(Resource::EphemeralStorage) && is_awaited(v))
     }
 
@@ -324,7 +371,7 @@ impl PendingVictims {
             let is_stuck = !victim.is_dead && now >= victim.stuck_at();
             waits && !victim.gives_nothing && !is_stuck && now < victim.deadline(resource)
         };
-        let on_their_way = self.0.iter().filter(|(_, victim)| counts(victim));
+        let on_their_way = self.victims.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
             // It may have died since the look. What has ended of one that still dies is no longer counted as its own.
@@ -343,6 +390,22 @@ impl PendingVictims {
             pending.add(amount, u64::try_from(due).unwrap_or(0));
         }
         pending
+    }
+}
+
+impl Expected {
+    /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few.
+    fn has_come(&mut self, seen: &Observations) -> Option<bool> {
+        let resource = self.signal.resource();
+        let (_, least) = TELLING.iter().find(|(one, _)| *one == resource)?;
+        if self.usage < *least {
+            return None;
+        }
+        let available = seen.get(self.signal)?.available;
+        self.lowest = self.lowest.min(available);
+        let rise = available.saturating_sub(self.lowest);
+        self.risen = self.risen.max(u64::try_from(rise).unwrap_or(0));
+        Some(self.risen > self.usage / COME_PART)
     }
 }
 

@@ -150,6 +150,9 @@ pub struct Plan {
     pub blocked: Vec<BlockedThreshold>,
     /// UIDs of evicted pods whose processes do not end; each once.
     pub stuck: Vec<String>,
+    /// The files of evicted pods have stayed where they are, and for now pods go for files only where that is urgent;
+    /// told once.
+    pub files_stay: bool,
     /// The thresholds that call for action and wait for the reclaim.
     pub(super) pending: Vec<Threshold>,
 }

@@ -23,8 +23,11 @@ impl Planner {
         let (timing, growing) = self.decide(now, node, threshold)?;
         let attainable = self.attainable(node, threshold);
         let resource = threshold.signal.resource();
-        // A fleet that evicts holds back what is not urgent, and so does an API server that takes no DELETE.
-        if !node.bounds.allows_paced_for(resource) && !timing.urgency.is_urgent()
+        // A fleet that evicts holds back what is not urgent. So does an API server that takes no DELETE, or a kubelet that
+        // removes no files.
+        let allows_paced = node.bounds.allows_paced_for(resource)
+            && !(resource.is_of_files() && self.pending.files_stay(now));
+        if !allows_paced && !timing.urgency.is_urgent()
             || self.awaits_usage(node, threshold, &timing)
             || self.awaits_an_end(node, threshold, timing.urgency)
             || !timing

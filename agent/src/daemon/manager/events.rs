@@ -52,6 +52,10 @@ impl Agent {
                     self.append_to_journal(record);
                 }
             }
+            ManagerEvent::FilesStay => tracing::warn!(
+                "the kubelet does not remove the files of evicted pods: others are evicted for files only where that is \
+                 urgent"
+            ),
             ManagerEvent::HookRefused(refusal) => {
                 tracing::warn!(
                     refusal,
