@@ -126,8 +126,13 @@ fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
     let [first, second] = ["a", "b"].map(|name| watched.evicts(name).stages.signalled);
     assert!(second - first >= MONITORING_INTERVAL_NS);
     hogs[..2].iter_mut().for_each(Hog::killed);
-    thread::sleep(Duration::from_millis(300));
-    assert!(hogs[2].is_alive(), "two are enough");
+    let is_enough = |_: &_| {
+        watched
+            .finished(SOON)
+            .is_some_and(|f| f.threshold_cleared > 0)
+    };
+    assert!((0..2).any(|n| is_enough(&n)), "two are enough");
+    assert!(hogs[2].is_alive());
 }
 
 // R42, R43

@@ -66,7 +66,7 @@ impl Sleeper {
     }
 }
 
-/// A node of one pod, and a process that crosses 100 MiB.
+/// A node of one pod, and a process that crosses 40 MiB.
 struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
@@ -92,7 +92,7 @@ impl Crossing {
 
     fn arm(&mut self, act: Action) {
         let trigger = Trigger {
-            limit: 100 * MIB,
+            limit: 40 * MIB,
             direction: Direction::Rising,
             action: act,
             ..Trigger::DISABLED
@@ -106,7 +106,7 @@ impl Crossing {
 
     /// On one CPU by 20 MiB, for a hook that sees a charge when the next one comes; the hog goes on when it is told to.
     fn cross(&mut self, cpu: usize) -> Hog {
-        let arguments = ["--mib", "160", "--head", "120", "--wait"];
+        let arguments = ["--mib", "80", "--head", "60", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();
@@ -116,7 +116,7 @@ impl Crossing {
     /// Goes on, to the end.
     fn charge_on(&mut self, mut hog: Hog) {
         hog.go().unwrap();
-        assert!(self.scope.holds(160));
+        assert!(self.scope.holds(80));
     }
 
     /// The last charge of a hog is a huge page: on its CPU no other one comes that could wake a thread, for this test

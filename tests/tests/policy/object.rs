@@ -64,9 +64,10 @@ fn gate_of(member: &ClusterNode) -> Value {
     explained(member)["rules"][0]["gates"][0].clone()
 }
 
-/// The node is short, the agent has had time to act, and the pod is there.
+/// The node is short, the pod may not go, the agent has had time to act, and the pod is there.
 fn spared(member: &ClusterNode, hog: &mut Hog, why: &str) {
     assert!(member.cgroup.holds(195), "{why}");
+    assert_eq!(explained(member)["mayGo"], false, "{why}");
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty(), "{why}");
 }

@@ -1,4 +1,4 @@
-use std::{io::Read as _, os::unix::fs::PermissionsExt as _};
+use std::{io::Read as _, os::unix::fs::PermissionsExt as _, sync::LazyLock};
 
 use flate2::read::GzDecoder;
 
@@ -12,6 +12,9 @@ use crate::{
     },
     prelude::*,
 };
+
+/// Made once for all tests.
+static RELEASE: LazyLock<Artifacts> = LazyLock::new(release);
 
 fn release() -> Artifacts {
     let root = workspace_root();
@@ -37,7 +40,7 @@ fn json(content: &[u8]) -> Value {
 
 #[test]
 fn one_image_serves_all_architectures() {
-    let release = release();
+    let release = &*RELEASE;
     let image = files(&release[&format!("evictd-{VERSION}.oci.tar")]).unwrap();
     let entry = json(&image["index.json"])["manifests"][0].clone();
     assert_eq!(entry["mediaType"], oci::INDEX);
@@ -70,7 +73,7 @@ fn one_image_serves_all_architectures() {
 
 #[test]
 fn the_chart_is_the_checkouts() {
-    let release = release();
+    let release = &*RELEASE;
     let layout = files(&release[&format!("evictd-chart-{VERSION}.oci.tar")]).unwrap();
     let manifest = json(&layout["index.json"])["manifests"][0].clone();
     let manifest = json(blob(&layout, &manifest).unwrap());
@@ -94,7 +97,7 @@ fn the_chart_is_the_checkouts() {
 
 #[test]
 fn definitions_and_manifests_are_part_of_it() {
-    let release = release();
+    let release = &*RELEASE;
     let crd = fs::read(workspace_root().join("deploy/crds/evictionpolicies.yaml")).unwrap();
     assert_eq!(release["crd-evictionpolicies.yaml"], crd);
     let manifests = files(&release[&format!("evictd-manifests-{VERSION}.tar")]).unwrap();
@@ -105,7 +108,7 @@ fn definitions_and_manifests_are_part_of_it() {
 
 #[test]
 fn checksums_and_provenance_cover_every_file() {
-    let release = release();
+    let release = &*RELEASE;
     let sums = String::from_utf8(release["SHA256SUMS"].clone()).unwrap();
     let sums: BTreeMap<&str, &str> = sums
         .lines()
@@ -124,7 +127,7 @@ fn checksums_and_provenance_cover_every_file() {
             )
         })
         .collect();
-    for (name, content) in &release {
+    for (name, content) in release {
         let sum = hex(content);
         if name != "SHA256SUMS" {
             assert_eq!(sums[name.as_str()], sum, "{name}");
@@ -147,7 +150,7 @@ fn checksums_and_provenance_cover_every_file() {
 
 #[test]
 fn the_sbom_names_what_is_linked_and_nothing_else() {
-    let release = release();
+    let release = &*RELEASE;
     let bom = json(&release[&format!("evictd-{VERSION}-linux-amd64.cdx.json")]);
     assert_eq!(
         bom["metadata"]["component"]["purl"],
@@ -182,7 +185,7 @@ fn the_sbom_names_what_is_linked_and_nothing_else() {
 
 #[test]
 fn the_same_commit_gives_the_same_bytes() {
-    assert!(release() == release());
+    assert!(release() == *RELEASE);
 }
 
 #[test]

@@ -17,11 +17,15 @@ use crate::{
 const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
 /// Not these: there the kernel's program kills in the task that charges.
 const NOT_ALONE: [&str; 1] = ["fastpath::guard"];
+/// A harness whose tests mostly sleep, and so many of them at a time.
+const MOSTLY_SLEEPS: (&str, &str) = ("fastpath::pace", "3");
 /// The longest that run beside others, which begin first: none of them runs on by itself at the end.
-const LONGEST_FIRST: [&str; 9] = [
+const LONGEST_FIRST: [&str; 11] = [
     "agent::manager_embedded",
     "kube::chaos",
+    "agent::run_modes",
     "policy::fastpath",
+    "store (lib evictd_store)",
     "fastpath::guard",
     "kube::manager",
     "kube::evicts",
@@ -137,6 +141,9 @@ fn run_harness(test: &Harness) -> Result<Ran> {
         .arg(&program.path)
         .current_dir(&program.package)
         .env("CARGO_MANIFEST_DIR", &program.package);
+    if test.title() == MOSTLY_SLEEPS.0 {
+        command.env("RUST_TEST_THREADS", MOSTLY_SLEEPS.1);
+    }
     if !test.tests.is_empty() {
         command.arg("--exact").args(&test.tests);
     }
