@@ -80,6 +80,14 @@ pub fn sample_interval_at(
     }
 }
 
+/// When to look at a disk again that no hook counts: as [`sample_interval`] says, but a disk may stay close to its
+/// threshold for days, and once that is met it is looked at every [`PRESSED`].
+pub fn of_files(distance: u64, growth: u64) -> Duration {
+    sample_interval(distance, growth).max(NEAR_FILES)
+}
+
+/// The shortest interval between looks at a disk.
+const NEAR_FILES: Duration = Duration::from_millis(20);
 /// Interval between looks while the threshold of process ids is met: what was done about it shows after a while only,
 /// and PIDs come back faster than files.
 pub const PRESSED_PIDS: Duration = Duration::from_millis(20);
@@ -97,6 +105,8 @@ mod tests {
         assert_eq!(sample_interval(GIB, 8 * GIB), Duration::from_millis(125));
         assert_eq!(sample_interval(u64::MAX, 8 * GIB), MAX_INTERVAL);
         assert_eq!(sample_interval(1, 0), MAX_INTERVAL);
+        assert_eq!(of_files(0, 8 * GIB), NEAR_FILES);
+        assert_eq!(of_files(GIB, 8 * GIB), Duration::from_millis(125));
     }
 
     proptest::proptest! {

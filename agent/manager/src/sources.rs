@@ -151,12 +151,16 @@ impl SignalSources {
                 let Ok(read) = disks.trigger.read(filesystem) else {
                     continue;
                 };
-                let sample = disks.trigger.sample(filesystem).ok().flatten();
+                // A slow filesystem answers once in a look, and the triggers stay where they are.
+                let inodes_free = match disks.trigger.sample(filesystem) {
+                    Ok(sample) => sample.map(|sample| sample.available),
+                    Err(_) => read.limits_inodes().then(|| signed(read.inodes_free)),
+                };
                 // Several names of one filesystem have one reading: what is known of one holds for all.
                 for disk in disks.names.iter().filter(|d| d.filesystem == filesystem) {
                     set(disk.available, signed(read.available), read.capacity);
-                    if let Some(sample) = sample {
-                        set(disk.inodes_free, sample.available, read.inodes);
+                    if let Some(inodes_free) = inodes_free {
+                        set(disk.inodes_free, inodes_free, read.inodes);
                     }
                 }
             }
@@ -285,6 +289,19 @@ impl SignalSources {
         .unwrap_or(CountHook::Sampler)
     }
 
+    /// Whether hooks count the inodes of all filesystems.
+    pub fn counts_inodes(&self) -> bool {
+        let is_counted = |signal: Signal| {
+            let is_silent = self
+                .count_of(signal)
+                .is_none_or(|count| self.is_silent(count));
+            self.hook(signal) != CountHook::Sampler && !is_silent
+        };
+        Signal::FILESYSTEMS
+            .iter()
+            .all(|(_, inodes)| is_counted(*inodes))
+    }
+
     /// Whether each of nodefs, imagefs and containerfs, in this order, has not answered for long.
     pub fn hung(&self) -> [bool; 3] {
         let is_hung =
@@ -344,12 +361,10 @@ impl SignalSources {
                     sampling::MAX_INTERVAL
                 }
                 Some(Count::Pids) => sampling::sample_interval(distance, pids::fastest_growth()),
-                Some(Count::Inodes(_)) => {
-                    sampling::sample_interval(distance, inodes::fastest_growth())
-                }
+                Some(Count::Inodes(_)) => sampling::of_files(distance, inodes::fastest_growth()),
                 // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves
                 // without writing: the shortest interval bounds what it can take unseen.
-                None => sampling::sample_interval(distance, fastest_growth()),
+                None => sampling::of_files(distance, fastest_growth()),
             }
         };
         let soonest = thresholds.map(due).min();

@@ -115,6 +115,7 @@ impl UsageCollector {
 
     /// Reads now what pods use of a resource that is short.
     pub fn measure(&mut self, resource: Resource, pods: &PodSet, sources: &SignalSources) {
+        let counts_inodes = sources.counts_inodes();
         for entry in &pods.entries {
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
@@ -131,7 +132,7 @@ impl UsageCollector {
                         usage.containers.clone_from(&walk.usage.containers);
                         usage.volumes.clone_from(&walk.usage.volumes);
                         add_inodes(entry, usage, &walk, cgroup_counts, sources);
-                        usage.counts_inodes = true;
+                        usage.counts_inodes = counts_inodes;
                     }
                 }
                 // The disk scanner is all there is: no hook counts bytes.

@@ -64,7 +64,8 @@ type Read = Box<dyn FnMut() -> (io::Result<FilesystemReading>, Option<Superblock
 /// State that the thread has to tell. The mutex is held for the exchange of a value.
 #[derive(Default)]
 struct State {
-    answer: Option<io::Result<FilesystemReading>>,
+    /// With the moment at which it came.
+    answer: Option<(Instant, io::Result<FilesystemReading>)>,
     remounted: Option<Superblock>,
 }
 
@@ -82,6 +83,8 @@ pub(crate) struct FilesystemReader {
     read: Option<Read>,
     /// Time at which the question was put that has no answer yet.
     asked: Option<Instant>,
+    /// Time since which the filesystem is not there.
+    gone: Option<Instant>,
 }
 
 impl FilesystemReader {
@@ -103,6 +106,7 @@ impl FilesystemReader {
             }),
             read: Some(read),
             asked: None,
+            gone: None,
         })
     }
 
@@ -112,11 +116,24 @@ impl FilesystemReader {
     /// ENODEV when the filesystem was unmounted; `TimedOut` when there is no answer in time, and at once for as long as
     /// there is none.
     pub fn read(&mut self) -> io::Result<FilesystemReading> {
+        let read = self.read_in_time();
+        match &read {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                self.gone.get_or_insert_with(Instant::now);
+            }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            Ok(_) | Err(_) => self.gone = None,
+        }
+        read
+    }
+
+    fn read_in_time(&mut self) -> io::Result<FilesystemReading> {
         self.start()?;
-        if let Some(asked) = self.asked {
-            let answer = self.answer().ok_or(io::ErrorKind::TimedOut)?;
+        if self.asked.is_some() {
+            let (came, answer) = self.answer().ok_or(io::ErrorKind::TimedOut)?;
             self.asked = None;
-            if asked.elapsed() < FRESH {
+            // However long it took: it is of the moment at which it came.
+            if came.elapsed() < FRESH {
                 return answer;
             }
         }
@@ -126,7 +143,7 @@ impl FilesystemReader {
         loop {
             // Before the look: an answer that comes after it ends the wait.
             self.shared.answered.clear();
-            if let Some(answer) = self.answer() {
+            if let Some((_, answer)) = self.answer() {
                 self.asked = None;
                 return answer;
             }
@@ -143,12 +160,13 @@ impl FilesystemReader {
         self.shared.state.lock().remounted.take()
     }
 
-    /// Whether the filesystem has not answered for long.
+    /// Whether the filesystem has not answered for long, or has not been there.
     pub fn is_hung(&self) -> bool {
-        self.asked.is_some_and(|asked| asked.elapsed() >= HUNG)
+        let is_long = |since: Instant| since.elapsed() >= HUNG;
+        self.asked.is_some_and(is_long) || self.gone.is_some_and(is_long)
     }
 
-    fn answer(&self) -> Option<io::Result<FilesystemReading>> {
+    fn answer(&self) -> Option<(Instant, io::Result<FilesystemReading>)> {
         self.shared.state.lock().answer.take()
     }
 
@@ -198,7 +216,7 @@ impl Shared {
             let (answer, remounted) = read();
             {
                 let mut state = self.state.lock();
-                state.answer = Some(answer);
+                state.answer = Some((Instant::now(), answer));
                 if remounted.is_some() {
                     state.remounted = remounted;
                 }
@@ -263,19 +281,51 @@ mod tests {
         assert_eq!(reader.read().unwrap(), reading(3));
     }
 
+    /// Waits for the thread to have told its answer.
+    fn has_answered(reader: &FilesystemReader) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while reader.shared.state.lock().answer.is_none() {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
-    fn an_answer_that_is_too_old_is_none() {
+    fn a_slow_answer_counts_from_when_it_came() {
         let (mut reader, answers) = scripted();
         assert!(reader.read().is_err());
         reader.asked = Instant::now().checked_sub(HUNG);
         assert!(reader.is_hung());
         answers.send(1).unwrap();
+        has_answered(&reader);
+        assert_eq!(reader.read().unwrap(), reading(1));
+        assert!(!reader.is_hung());
+        // One that has lain there is too old.
+        assert!(reader.read().is_err());
         answers.send(2).unwrap();
-        let until = Instant::now() + Duration::from_secs(20);
-        while reader.read().ok() != Some(reading(2)) {
-            assert!(Instant::now() < until);
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        has_answered(&reader);
+        let mut state = reader.shared.state.lock();
+        let (came, _) = state.answer.as_mut().unwrap();
+        *came = came.checked_sub(FRESH).unwrap();
+        drop(state);
+        answers.send(3).unwrap();
+        assert_eq!(reader.read().unwrap(), reading(3));
+    }
+
+    #[test]
+    fn a_filesystem_that_is_away_for_long_is_said_to_be() {
+        let answers = [true, false, true];
+        let mut answers = answers.into_iter().map(|is_away| match is_away {
+            true => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+            false => Ok(reading(1)),
+        });
+        let read = move || (answers.next().unwrap(), None);
+        let mut reader = FilesystemReader::by(Box::new(read)).unwrap();
+        assert!(reader.read().is_err());
+        assert!(!reader.is_hung());
+        reader.gone = Instant::now().checked_sub(HUNG);
+        assert!(reader.is_hung());
+        assert!(reader.read().is_ok());
         assert!(!reader.is_hung());
     }
 }
