@@ -304,7 +304,7 @@ impl ManagerLoop {
         });
         self.scanner
             .set_pressure(pressure.max().unwrap_or_default());
-        self.node.find_running(!resources.is_empty());
+        let deleted = self.node.find_running(!resources.is_empty());
         for resource in resources {
             self.node
                 .usage_collector
@@ -312,6 +312,11 @@ impl ManagerLoop {
         }
         let mode = self.planner.mode();
         self.node.ask_policies(&self.limiter, mode, monotonic_ns());
+        for uid in &deleted {
+            let node = self.node.with_ended(&seen);
+            let now = signed(monotonic_ns());
+            self.planner.note_end_of_deleted(now, node, uid);
+        }
         seen
     }
 }

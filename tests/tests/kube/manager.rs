@@ -4,6 +4,7 @@
 use evictd_cri::messages::{
     Container, ContainerState, PodSandbox, PodSandboxMetadata, SandboxState,
 };
+use evictd_node::fs::statfs::Filesystem;
 use evictd_store::incident::files::read as read_incident;
 use evictd_tests::{
     apiserver,
@@ -362,6 +363,54 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     sleep_from(signalled, Duration::from_secs(12));
     assert_eq!(member.server.count("DELETE", ""), 1);
     assert!(quiet.order("hold 0").is_ok());
+}
+
+/// A pod is deleted by another client, and the kubelet needs some seconds for its files.
+// R43
+#[test]
+fn files_of_a_pod_that_is_deleted_are_waited_for() {
+    let disk = or_skip!(Disk::new("ext4", 256, 4096));
+    let mut member = ClusterNode::new("deleted", 256).unwrap();
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let mut hogs = Vec::new();
+    let mut start = |name: &str, number, mib: usize| {
+        let pod = member.pod(name, number, "Burstable", 0, None).unwrap();
+        hogs.push(Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap());
+        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
+        fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
+        dir
+    };
+    let deleted = start("deleted", 1, 60);
+    start("other", 2, 60);
+    let mib = Filesystem::open(&disk.path())
+        .unwrap()
+        .read()
+        .unwrap()
+        .available
+        >> 20;
+    let threshold = mib - 4;
+    member.config["evictionHard"]["nodefs.available"] = json!(format!("{threshold}Mi"));
+    let agent = member.start().unwrap();
+    assert!(agent.says("the agent is watching"));
+    // All are walked while nothing is short.
+    std::thread::sleep(Duration::from_secs(3));
+    {
+        let mut state = member.server.state();
+        let mut pod = state.get(Collection::Pods, "default", "deleted");
+        pod["metadata"]["deletionTimestamp"] = json!("2026-11-29T12:00:00Z");
+        state.put_pod(pod);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    hogs.remove(0).kill().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    fs::write(disk.path().join("log"), vec![1; 8 << 20]).unwrap();
+    assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
+    // After 15 s pods do not wait for the kubelet's garbage collection any more.
+    std::thread::sleep(Duration::from_secs(18));
+    fs::remove_file(deleted.join("dump")).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(member.evictions().is_empty(), "{:?}", member.evictions());
+    assert!(hogs[0].is_alive());
 }
 
 // R8, R40: the kubelet removes the files of a pod once it is deleted. As long as the API server takes no DELETE, those of a second pod would

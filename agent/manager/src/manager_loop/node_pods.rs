@@ -88,13 +88,14 @@ impl NodePods {
     }
 
     /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
-    /// Marks those that may be over.
-    pub fn find_running(&mut self, is_short: bool) {
+    /// Marks those that may be over. Returns the UIDs of those that are being deleted and ran at the look before.
+    pub fn find_running(&mut self, is_short: bool) -> Vec<String> {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
         // Of most pods it is needed only where something is short.
         let looks_at_all = is_short || self.empty.is_due(now);
         let mut running: Vec<(&Pod, bool)> = Vec::with_capacity(pods.len());
+        let mut deleted = Vec::new();
         for (entry, pod) in entries.iter().zip(pods.iter()) {
             let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
             let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
@@ -110,11 +111,14 @@ impl NodePods {
             };
             if state != PodState::Over {
                 running.push((pod, state == PodState::MayBeOver));
+            } else if pod.is_deleting {
+                deleted.push(pod.uid.clone());
             }
         }
         if looks_at_all {
             self.empty.finish_look(now);
         }
+        deleted.retain(|uid| self.running.iter().any(|pod| pod.uid == *uid));
         let uids = running.iter().map(|(pod, _)| &pod.uid);
         if !uids.eq(self.running.iter().map(|pod| &pod.uid)) {
             self.running = running.iter().map(|(pod, _)| (*pod).clone()).collect();
@@ -122,5 +126,6 @@ impl NodePods {
         for (pod, (_, may_be_over)) in self.running.iter_mut().zip(running) {
             pod.may_be_over = may_be_over;
         }
+        deleted
     }
 }
