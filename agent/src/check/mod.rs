@@ -126,7 +126,11 @@ impl Check {
         let scope = node_scope(config);
         findings
             .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
-        let mut hooks = signals::memory(memory.map(|built| built.selected_hook), root.as_ref());
+        let mut hooks = signals::memory(
+            memory.map(|built| built.selected_hook),
+            root.as_ref(),
+            config,
+        );
         let usable = hooks
             .iter()
             .all(|hook| hook.signal != Signal::MemoryAvailable.as_str() || hook.hook.is_some());

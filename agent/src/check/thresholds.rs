@@ -11,7 +11,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{Finding, State};
 use crate::daemon::{
-    above_capacity, memory_thresholds,
+    above_capacity, memory_thresholds, no_hard_threshold,
     node_view::{NodeSample, NodeView, is_in_force},
 };
 
@@ -28,7 +28,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let sample = view.sample(now);
     let observations = &sample.observations;
     thresholds.retain(|threshold| is_in_force(threshold, observations));
-    let hard = hard(&config.eviction.thresholds, &config.origins, observations);
+    let hard = hard_of(&config.eviction.thresholds, &config.origins, observations);
     let findings = [hard, met_now(&thresholds, config.mode, &sample)].into_iter();
     let floors = Signal::MEMORY
         .into_iter()
@@ -56,7 +56,7 @@ fn limit_of_pods(config: &Config, observations: &Observations) -> Option<Finding
 }
 
 /// Each hard threshold, and where it comes from.
-fn hard(thresholds: &[Threshold], origins: &Origins, observations: &Observations) -> Finding {
+fn hard_of(thresholds: &[Threshold], origins: &Origins, observations: &Observations) -> Finding {
     let described = thresholds.iter().filter(|t| t.is_hard()).map(|threshold| {
         let (signal, origin) = (threshold.signal, origins.of(threshold));
         let ThresholdValue::Raised(raised) = &threshold.value else {
@@ -79,12 +79,14 @@ fn hard(thresholds: &[Threshold], origins: &Origins, observations: &Observations
             "{signal}<{result}, {base} from {origin} and {step} from evictionHardAboveKubelet{cut}"
         )
     });
-    let described: Vec<String> = described.collect();
-    let detail = match described[..] {
-        [] => "none".to_owned(),
-        _ => described.join("; "),
-    };
-    Finding::new("hard thresholds", State::Ok, detail)
+    let mut described: Vec<String> = described.collect();
+    if described.is_empty() {
+        described.push("none".to_owned());
+    }
+    let reason = no_hard_threshold(thresholds);
+    described.extend(reason.map(str::to_owned));
+    let state = reason.map_or(State::Ok, |_| State::Degraded);
+    Finding::new("hard thresholds", state, described.join("; "))
 }
 
 /// A scope at whose floor the kernel would kill before the agent decides.
@@ -159,6 +161,29 @@ mod tests {
     use evictd_engine::Observation;
 
     use super::*;
+
+    #[test]
+    fn memory_without_a_hard_threshold_is_degraded() {
+        let found = |hard: serde_json::Value| {
+            let own = serde_json::json!({ "evictionHard": hard });
+            let config = Config::from_values(own, None).unwrap();
+            let thresholds = &config.eviction.thresholds;
+            let hard = hard_of(thresholds, &config.origins, &Observations::default());
+            (hard.state, hard.detail)
+        };
+        let (state, detail) = found(serde_json::json!({}));
+        assert_eq!(state, State::Degraded);
+        assert!(detail.starts_with("none; evictionHard and"), "{detail}");
+        let (state, detail) = found(serde_json::json!({"nodefs.available": "10%"}));
+        assert_eq!(state, State::Degraded);
+        assert!(detail.starts_with("nodefs.available<10% from "), "{detail}");
+        assert!(
+            detail.contains("; evictionHard[memory.available]"),
+            "{detail}"
+        );
+        let (state, _) = found(serde_json::json!({"memory.available": "10%"}));
+        assert_eq!(state, State::Ok);
+    }
 
     #[test]
     fn a_floor_of_the_pods_cgroup_that_is_replaced_is_told_of_too() {

@@ -12,6 +12,7 @@ use super::{
     table::{Alignment, Table},
     to_json,
 };
+use crate::daemon::no_hard_threshold;
 
 /// Arguments of `evictd thresholds`.
 #[derive(clap::Args)]
@@ -84,7 +85,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
                 .map(|threshold| ThresholdJson::new(threshold, &origins))
                 .collect::<Vec<_>>(),
         ),
-        OutputFormat::Table => Ok(table(&thresholds, &origins) + pace(config.mode)),
+        OutputFormat::Table => {
+            let table = table(&thresholds, &origins);
+            Ok(match no_hard_threshold(&thresholds) {
+                Some(reason) => format!("{table}\n{reason}\n"),
+                None => table + pace(config.mode),
+            })
+        }
     }
 }
 

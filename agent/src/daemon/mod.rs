@@ -57,7 +57,7 @@ use shutdown::Shutdown;
 
 pub use error::RunError;
 pub(crate) use memory::{
-    CGROUP_MOUNT, above_capacity, node_scope, thresholds as memory_thresholds,
+    CGROUP_MOUNT, above_capacity, no_hard_threshold, node_scope, thresholds as memory_thresholds,
 };
 pub use reload::{ConfigSource, NO_PODS};
 
