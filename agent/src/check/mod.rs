@@ -138,6 +138,7 @@ impl Check {
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(thresholds::sizing(capacity, &config.eviction));
         }
+        findings.extend(config.and_then(|config| thresholds::amounts(&config.eviction.thresholds)));
         findings.extend(config.into_iter().flat_map(thresholds::findings));
         Self {
             usable: usable && findings.iter().all(|f| f.state != State::Missing),

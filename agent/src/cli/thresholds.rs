@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use evictd_config::{Config, Origin, Origins};
-use evictd_engine::{Threshold, ThresholdValue, model::settings::Mode};
+use evictd_engine::{Layout, Threshold, ThresholdValue, model::settings::Mode};
 use serde::Serialize;
 
 use super::{
@@ -113,15 +113,28 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
             .min_reclaim
             .as_ref()
             .map_or_else(|| "-".to_owned(), ToString::to_string);
+        let note = match is_containerfs(threshold) {
+            true => IN_NO_LAYOUT,
+            false => "",
+        };
         table.row([
             threshold.signal.to_string(),
             threshold.value.to_string(),
             grace,
             reclaim,
-            origins.explain(threshold),
+            format!("{}{note}", origins.explain(threshold)),
         ]);
     }
     table.render()
+}
+
+/// Note on a threshold of containerfs: which layout the disks have is not looked at here.
+const IN_NO_LAYOUT: &str =
+    "; ignored in the kubelet's layouts: containerfs follows nodefs or imagefs";
+
+fn is_containerfs(threshold: &Threshold) -> bool {
+    let of = std::slice::from_ref(threshold);
+    Layout::default().ignored(of).next().is_some()
 }
 
 /// Explanation of when pods go, for people: programs know what they want.

@@ -56,6 +56,7 @@ use reload::ConfigWatch;
 use shutdown::Shutdown;
 
 pub use error::RunError;
+pub(crate) use manager::FOLLOWS;
 pub(crate) use memory::{
     CGROUP_MOUNT, above_capacity, no_hard_threshold, node_scope, thresholds as memory_thresholds,
 };

@@ -111,6 +111,18 @@ fn memory_without_a_hard_threshold_is_told() {
 }
 
 #[test]
+fn a_threshold_of_containerfs_is_marked() {
+    let files = Files::default();
+    let hard = "evictionHard: {containerfs.available: 7%, nodefs.available: 7%}";
+    let path = files.write("config.yaml", hard);
+    let table = evictd(["thresholds", "--config", &path]).good();
+    let row = |signal: &str| table.lines().find(|l| l.starts_with(signal)).unwrap();
+    let ignored = "ignored in the kubelet's layouts: containerfs follows nodefs or imagefs";
+    assert!(row("containerfs.available").ends_with(ignored), "{table}");
+    assert!(!row("nodefs.available").contains("ignored"), "{table}");
+}
+
+#[test]
 fn a_threshold_says_where_it_comes_from() {
     let files = Files::default();
     let own = "evictionHardAboveKubelet: {memory.available: 100Mi}\nenforceNodeAllocatable: []\n\
