@@ -2,6 +2,7 @@
 
 mod machine;
 mod signals;
+mod start;
 mod thresholds;
 
 use std::path::Path;
@@ -140,6 +141,7 @@ impl Check {
         }
         findings.extend(config.and_then(|config| thresholds::amounts(&config.eviction.thresholds)));
         findings.extend(config.into_iter().flat_map(thresholds::findings));
+        findings.extend(config.into_iter().flat_map(start::findings));
         Self {
             usable: usable && findings.iter().all(|f| f.state != State::Missing),
             kernel: machine::release(proc),
