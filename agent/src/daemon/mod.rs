@@ -79,6 +79,9 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), RunError> {
+    if let Some(cluster) = &config.cluster {
+        cluster.required_node_name()?;
+    }
     abort_on_panic(log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
