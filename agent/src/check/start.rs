@@ -26,6 +26,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         .filter_map(|(topic, at)| Some(address(topic, at?)));
     std::iter::once(state_directory(&config.state_dir))
         .chain(policies(config))
+        .chain(node_name(config))
         .chain(files.map(certificate))
         .chain(addresses)
         .collect()
@@ -38,6 +39,13 @@ fn policies(config: &Config) -> Option<Finding> {
         Ok(policies) => Finding::new(TOPIC, State::Ok, format!("{} in files", policies.len())),
         Err(error) => Finding::new(TOPIC, State::Missing, error.to_string()),
     })
+}
+
+/// It may be in the environment of the agent alone.
+fn node_name(config: &Config) -> Option<Finding> {
+    let error = config.cluster.as_ref()?.required_node_name().err()?;
+    let detail = format!("{error}: evictd run needs it");
+    Some(Finding::new("node name", State::Degraded, detail))
 }
 
 fn state_directory(path: &Path) -> Finding {
@@ -121,6 +129,16 @@ mod tests {
         let served =
             json!({ "stateDir": at("state"), "metricsAddress": "127.0.0.1:0", "metricsTls": tls });
         assert_eq!(missing(served), ["metrics certificate"]);
+    }
+
+    #[test]
+    fn a_name_that_may_be_the_agents_own_is_degraded() {
+        let found = |name: &str| {
+            let config = json!({ "cluster": { "nodeName": name } });
+            node_name(&Config::from_values(config, None).unwrap()).map(|f| f.state)
+        };
+        assert_eq!(found(""), Some(State::Degraded));
+        assert_eq!(found("n2"), None);
     }
 
     #[test]
