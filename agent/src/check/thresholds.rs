@@ -1,7 +1,7 @@
 //! The thresholds of a configuration on this machine: their amounts, which of them are met now, and whether the
 //! reservations cover them.
 
-use evictd_config::{Config, Origins};
+use evictd_config::Config;
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
     model::settings::{EvictionConfig, Mode},
@@ -32,9 +32,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     let observations = &sample.observations;
     thresholds.retain(|threshold| is_in_force(threshold, observations));
     let ignored: Vec<_> = layout.ignored(&config.eviction.thresholds).collect();
-    let mut counted = config.eviction.thresholds.clone();
-    counted.retain(|threshold| !ignored.contains(&threshold));
-    let hard = hard_of(&counted, &config.origins, observations);
+    let hard = hard(config, &ignored, observations);
     let findings = [hard, met_now(&thresholds, config, &sample)].into_iter();
     let floors = Signal::MEMORY
         .into_iter()
@@ -121,9 +119,11 @@ fn limit_of_pods(config: &Config, observations: &Observations) -> Option<Finding
 }
 
 /// Each hard threshold, and where it comes from.
-fn hard_of(thresholds: &[Threshold], origins: &Origins, observations: &Observations) -> Finding {
-    let described = thresholds.iter().filter(|t| t.is_hard()).map(|threshold| {
-        let (signal, origin) = (threshold.signal, origins.of(threshold));
+fn hard(config: &Config, ignored: &[&Threshold], observations: &Observations) -> Finding {
+    let thresholds = &config.eviction.thresholds;
+    let counted = (thresholds.iter()).filter(|t| t.is_hard() && !ignored.contains(t));
+    let described = counted.map(|threshold| {
+        let (signal, origin) = (threshold.signal, config.origins.of(threshold));
         let ThresholdValue::Raised(raised) = &threshold.value else {
             return format!("{threshold} from {origin}");
         };
@@ -235,13 +235,22 @@ mod tests {
 
     use super::*;
 
+    /// What is ignored where all files are on one disk.
+    fn ignored_on_one_disk(config: &Config) -> Vec<&Threshold> {
+        let layout = evictd_engine::Layout::default();
+        layout.ignored(&config.eviction.thresholds).collect()
+    }
+
     #[test]
     fn memory_without_a_hard_threshold_is_degraded() {
-        let found = |hard: serde_json::Value| {
-            let own = serde_json::json!({ "evictionHard": hard });
+        let found = |set: serde_json::Value| {
+            let own = serde_json::json!({ "evictionHard": set });
             let config = Config::from_values(own, None).unwrap();
-            let thresholds = &config.eviction.thresholds;
-            let hard = hard_of(thresholds, &config.origins, &Observations::default());
+            let hard = hard(
+                &config,
+                &ignored_on_one_disk(&config),
+                &Observations::default(),
+            );
             (hard.state, hard.detail)
         };
         let (state, detail) = found(serde_json::json!({}));
@@ -252,6 +261,12 @@ mod tests {
         assert!(detail.starts_with("nodefs.available<10% from "), "{detail}");
         assert!(
             detail.contains("; evictionHard[memory.available]"),
+            "{detail}"
+        );
+        // One that is ignored is set all the same, and guards nothing.
+        let (_, detail) = found(serde_json::json!({"containerfs.available": "10%"}));
+        assert!(
+            detail.starts_with("none; evictionHard[memory.available]"),
             "{detail}"
         );
         let (state, _) = found(serde_json::json!({"memory.available": "10%"}));
@@ -310,9 +325,7 @@ mod tests {
     fn ignored_thresholds_are_degraded() {
         let own = serde_json::json!({"evictionHard": {"containerfs.available": "7%"}});
         let config = Config::from_values(own, None).unwrap();
-        let layout = evictd_engine::Layout::default();
-        let ignored: Vec<_> = layout.ignored(&config.eviction.thresholds).collect();
-        let finding = ignored_finding(&ignored).expect("one is ignored");
+        let finding = ignored_finding(&ignored_on_one_disk(&config)).expect("one is ignored");
         assert_eq!(finding.state, State::Degraded);
         assert_eq!(
             finding.detail,
