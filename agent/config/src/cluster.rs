@@ -19,7 +19,7 @@ const NODE_NAME: &str = "NODE_NAME";
 /// The cluster that the node belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// `cluster.nodeName`: the Node object of this machine; `$NODE_NAME` by default.
+    /// `cluster.nodeName`: the Node object of this machine; `$NODE_NAME` by default, and empty without either.
     pub node_name: String,
     /// `cluster.kubeconfig`: how to reach the API server; the pod's service account by default.
     pub kubeconfig: Option<PathBuf>,
@@ -66,13 +66,8 @@ impl ClusterConfig {
         let name = cluster.text("nodeName")?;
         let name = name.or_else(|| env::var(NODE_NAME).ok());
         let node_name = name.unwrap_or_default();
-        if !is_subdomain(&node_name) {
-            let reason = "must be the name of a Node; $NODE_NAME is not set to one either";
-            return Err(ConfigError::text(
-                cluster.path_of("nodeName"),
-                &node_name,
-                reason,
-            ));
+        if !node_name.is_empty() {
+            check_node_name(&node_name)?;
         }
         let kubeconfig = cluster.absolute_path("kubeconfig")?;
         let taken = Self {
@@ -97,6 +92,25 @@ impl ClusterConfig {
         };
         cluster.deny_unknown_fields()?;
         Ok(Some(taken))
+    }
+
+    /// The name of the node, for what cannot do without: a running agent, and a question to the API server about it.
+    ///
+    /// # Errors
+    /// It is set neither here nor in the environment.
+    pub fn required_node_name(&self) -> Result<&str, ConfigError> {
+        check_node_name(&self.node_name)?;
+        Ok(&self.node_name)
+    }
+}
+
+fn check_node_name(name: &str) -> Result<(), ConfigError> {
+    match is_subdomain(name) {
+        true => Ok(()),
+        false => {
+            let reason = "must be the name of a Node; $NODE_NAME is not set to one either";
+            Err(ConfigError::text("cluster.nodeName", name, reason))
+        }
     }
 }
 
@@ -220,6 +234,19 @@ mod tests {
         // The admission policies know only the service account's token.
         let own = json!({"nodeName": "n2", "kubeconfig": "/k"});
         assert!(!read(own).expect("a configuration").admission_policies);
+    }
+
+    #[test]
+    fn only_what_needs_the_name_refuses_its_absence() {
+        let unnamed = read(json!({"nodeName": ""})).expect("a configuration");
+        let error = unnamed.required_node_name().expect_err("it is missing");
+        let expected = "cluster.nodeName: \"\": must be the name of a Node";
+        assert!(error.to_string().starts_with(expected), "{error}");
+        let named = read(json!({"nodeName": "n2"})).expect("a configuration");
+        assert_eq!(named.required_node_name().expect("its name"), "n2");
+        let unknown = json!({"cluster": {"nodeName": ""}, "colour": "red"});
+        let error = Config::from_values(unknown, None).expect_err("an unknown field");
+        assert_eq!(error.to_string(), "colour: unknown field");
     }
 
     #[test]

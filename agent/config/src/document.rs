@@ -1,12 +1,19 @@
 //! Documents as they are read: YAML or JSON, of evictd's own and of the kubelet.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+};
 
 use serde::Deserialize as _;
 use serde_json::Value;
 use serde_saphyr::{UserMessageFormatter, options::DuplicateKeyPolicy};
 
 use crate::ConfigError;
+
+/// Longest configuration that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a YAML or JSON file; an empty one is null.
 ///
@@ -78,10 +85,25 @@ fn first_document(
 }
 
 fn read_text(path: &Path) -> Result<String, ConfigError> {
-    fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    read_at_most(path, MAX_BYTES).map_err(|source| ConfigError::Read {
         path: path.into(),
         source,
     })
+}
+
+/// Reads a text file of so many bytes at most.
+///
+/// # Errors
+/// It cannot be read. It is longer, or not UTF-8: [`io::ErrorKind::InvalidData`].
+pub fn read_at_most(path: &Path, most: u64) -> io::Result<String> {
+    let wrong = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let mut bytes = Vec::new();
+    // Of a pipe no length is known.
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(wrong(format!("is longer than {most} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))
 }
 
 fn parse_text(path: &Path, text: &str) -> Result<Value, ConfigError> {
@@ -112,4 +134,29 @@ pub fn yaml_reason(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     let reason = error.render_with_formatter(&UserMessageFormatter);
     reason.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yaml");
+        let length = usize::try_from(MAX_BYTES).unwrap();
+        std::fs::write(&path, "#".repeat(length)).unwrap();
+        assert_eq!(read_document(&path).unwrap(), Value::Null);
+        std::fs::write(&path, "#".repeat(length + 1)).unwrap();
+        let error = read_document(&path).unwrap_err().to_string();
+        assert!(
+            error.ends_with("config.yaml: is longer than 1048576 bytes"),
+            "{error}"
+        );
+        // One without an end is not read to it.
+        let error = read_document(Path::new("/dev/zero"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("is longer than"), "{error}");
+    }
 }

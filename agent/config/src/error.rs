@@ -4,6 +4,9 @@ use std::{io, path::PathBuf};
 
 use serde_json::Value;
 
+/// Characters of a value that an error shows.
+const SHOWN: usize = 200;
+
 /// A configuration that cannot be used. The text is one line that names the field, the value and the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -24,13 +27,13 @@ pub enum ConfigError {
         reason: String,
     },
     /// A field that does not exist.
-    #[error("{}: unknown field", one_line(field))]
+    #[error("{}: unknown field", one_line(&cut(field)))]
     UnknownField {
         /// The field's path, its parents separated by dots.
         field: String,
     },
     /// A field whose value cannot be used.
-    #[error("{}: {}: {}", one_line(field), one_line(value), one_line(reason))]
+    #[error("{}: {}: {}", one_line(&cut(field)), one_line(value), one_line(reason))]
     Field {
         /// The field's path, its parents separated by dots.
         field: String,
@@ -50,12 +53,20 @@ pub fn one_line(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
+/// As much of a text as an error shows of it.
+pub fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}... ({} bytes)", text.split_at(end).0, text.len()),
+        None => text.to_owned(),
+    }
+}
+
 impl ConfigError {
     /// A value that cannot be used; it is quoted as JSON, so that it stays on one line.
     pub fn value(field: impl Into<String>, value: &Value, reason: impl ToString) -> Self {
         Self::Field {
             field: field.into(),
-            value: value.to_string(),
+            value: cut(&value.to_string()),
             reason: reason.to_string(),
         }
     }
@@ -63,5 +74,22 @@ impl ConfigError {
     /// Creates the error of [`Self::value`] for a value that is a text.
     pub fn text(field: impl Into<String>, value: &str, reason: impl ToString) -> Self {
         Self::value(field, &Value::from(value), reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_value_is_cut() {
+        let long = "\u{e9}".repeat(1 << 20);
+        let error = ConfigError::text("mode", &long, "must be one of a, b").to_string();
+        assert!(error.len() < 1000, "{}", error.len());
+        assert!(error.starts_with("mode: \"\u{e9}"));
+        assert!(error.ends_with("... (2097154 bytes): must be one of a, b"));
+        let field = ConfigError::UnknownField { field: long };
+        assert!(field.to_string().len() < 1000);
+        assert_eq!(cut("short"), "short");
     }
 }

@@ -32,8 +32,8 @@ pub use cluster::{
 };
 pub use config::{Config, DEFAULT_STATE_DIR, OptionalAmount, ScopeConfig};
 pub use cri::CriConfig;
-pub use document::{parse_document, read_document, yaml_reason};
-pub use error::{ConfigError, one_line};
+pub use document::{parse_document, read_at_most, read_document, yaml_reason};
+pub use error::{ConfigError, cut, one_line};
 pub use filesystems::FilesystemPaths;
 pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub use kubelet::EvictionFields;

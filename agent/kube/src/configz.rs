@@ -50,9 +50,10 @@ pub async fn ask_until_answered(cluster: &ClusterConfig) -> Value {
 }
 
 async fn configz(cluster: &ClusterConfig) -> Result<Value, String> {
+    let name = cluster.required_node_name().map_err(|e| e.to_string())?;
     let client = ApiClient::open(cluster.kubeconfig.clone()).await;
     let client = client.map_err(|error| error.to_string())?;
-    let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
+    let path = format!("/api/v1/nodes/{name}/proxy/configz");
     let request = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
     let answer = client.call(&request).await;
     let mut answer: Value = answer.map_err(|error| error.to_string())?;

@@ -164,6 +164,19 @@ pub struct AgentPod {
     pub configuration: Option<String>,
 }
 
+impl AgentPod {
+    /// The agent of a node among the pods of all agents: one that is ready, or else one that runs, or else any.
+    pub fn on<'a>(agents: &'a [Self], node: &str) -> Option<&'a Self> {
+        let here = agents.iter().filter(|agent| agent.node == node);
+        here.min_by_key(|agent| (!agent.is_ready, !agent.is_running()))
+    }
+
+    /// Whether its phase is `Running`.
+    pub fn is_running(&self) -> bool {
+        self.phase == "Running"
+    }
+}
+
 impl FleetClient {
     /// Reads the kubeconfig; nothing is sent yet.
     ///
@@ -222,9 +235,8 @@ impl FleetClient {
     /// [`FleetError::Missing`] where none does, [`FleetError::Api`].
     pub async fn agent_on(&self, node: &str) -> Result<AgentPod, FleetError> {
         let agents = self.agents().await?;
-        let mut here = agents.into_iter().filter(|agent| agent.node == node);
-        let running = here.find(|agent| agent.phase == "Running");
-        running.ok_or_else(|| FleetError::Missing {
+        let running = AgentPod::on(&agents, node).filter(|agent| agent.is_running());
+        running.cloned().ok_or_else(|| FleetError::Missing {
             what: node.to_owned(),
             reason: format!("no agent runs there, in the namespace {}", self.namespace),
         })
@@ -600,5 +612,33 @@ fn api(what: &str, error: &kube::Error) -> FleetError {
     FleetError::Api {
         what: what.to_owned(),
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_agents_on_a_node_the_ready_one_counts() {
+        let agent = |name: &str, phase: &str, is_ready| AgentPod {
+            name: name.to_owned(),
+            node: "n1".to_owned(),
+            is_ready,
+            phase: phase.to_owned(),
+            version: String::new(),
+            configuration: None,
+        };
+        let mut agents = vec![
+            agent("a", "Failed", false),
+            agent("b", "Running", false),
+            agent("c", "Running", true),
+        ];
+        let chosen = |agents: &[AgentPod]| AgentPod::on(agents, "n1").map(|a| a.name.clone());
+        for expected in ["c", "b", "a"] {
+            assert_eq!(chosen(&agents).as_deref(), Some(expected));
+            agents.pop();
+        }
+        assert_eq!(chosen(&agents), None);
     }
 }

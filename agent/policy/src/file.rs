@@ -9,7 +9,7 @@ use evictd_config::{ConfigError, yaml_reason};
 use evictd_sys::fs::PathError;
 use serde_json::Value;
 
-use super::model::EvictionPolicy;
+use crate::{EvictionPolicy, PodEvictionPolicy, TENANT_KIND};
 
 /// Longest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -45,9 +45,27 @@ pub enum PolicyError {
 /// # Errors
 /// The first mistake.
 pub fn load(paths: &[PathBuf]) -> Result<Vec<EvictionPolicy>, PolicyError> {
+    load_beside(paths, None)
+}
+
+/// As [`load`], with the policies of namespaces beside them, which an agent takes from the API server alone.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_all(
+    paths: &[PathBuf],
+) -> Result<(Vec<EvictionPolicy>, Vec<PodEvictionPolicy>), PolicyError> {
+    let mut tenants = Vec::new();
+    Ok((load_beside(paths, Some(&mut tenants))?, tenants))
+}
+
+fn load_beside(
+    paths: &[PathBuf],
+    mut tenants: Option<&mut Vec<PodEvictionPolicy>>,
+) -> Result<Vec<EvictionPolicy>, PolicyError> {
     let mut policies: Vec<EvictionPolicy> = Vec::new();
     for path in files(paths)? {
-        for policy in read(&path)? {
+        for policy in read_beside(&path, tenants.as_deref_mut())? {
             if policies.iter().any(|p| p.name == policy.name) {
                 let reason = format!("policy {} is in another document already", policy.name);
                 return Err(PolicyError::File { path, reason });
@@ -101,6 +119,14 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PolicyError> {
 /// # Errors
 /// The first mistake.
 pub fn read(path: &Path) -> Result<Vec<EvictionPolicy>, PolicyError> {
+    read_beside(path, None)
+}
+
+/// `tenants` takes the policies of namespaces; without it they are a mistake.
+fn read_beside(
+    path: &Path,
+    mut tenants: Option<&mut Vec<PodEvictionPolicy>>,
+) -> Result<Vec<EvictionPolicy>, PolicyError> {
     let wrong = |reason: String| PolicyError::File {
         path: path.into(),
         reason,
@@ -115,18 +141,24 @@ pub fn read(path: &Path) -> Result<Vec<EvictionPolicy>, PolicyError> {
     let documents = serde_saphyr::from_multiple::<Value>(&text);
     let documents = documents.map_err(|e| wrong(yaml_reason(&e)))?;
     let documents = documents.into_iter().filter(|d| !d.is_null()).enumerate();
-    let mut policies = Vec::new();
+    let (mut policies, mut is_empty) = (Vec::new(), true);
     for (i, document) in documents {
+        is_empty = false;
         let name = document["metadata"]["name"].as_str();
         let name = name.map_or_else(|| format!("document {}", i + 1), str::to_owned);
-        let policy = EvictionPolicy::read(document).map_err(|source| PolicyError::Policy {
+        let wrong = |source| PolicyError::Policy {
             path: path.into(),
             name,
             source,
-        })?;
-        policies.push(policy);
+        };
+        match &mut tenants {
+            Some(tenants) if document["kind"] == TENANT_KIND => {
+                tenants.push(PodEvictionPolicy::read(document).map_err(wrong)?);
+            }
+            _ => policies.push(EvictionPolicy::read(document).map_err(wrong)?),
+        }
     }
-    if policies.is_empty() {
+    if is_empty {
         return Err(wrong("holds no policy".to_owned()));
     }
     Ok(policies)

@@ -2,6 +2,7 @@
 
 mod machine;
 mod signals;
+mod start;
 mod thresholds;
 
 use std::path::Path;
@@ -126,7 +127,11 @@ impl Check {
         let scope = node_scope(config);
         findings
             .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
-        let mut hooks = signals::memory(memory.map(|built| built.selected_hook), root.as_ref());
+        let mut hooks = signals::memory(
+            memory.map(|built| built.selected_hook),
+            root.as_ref(),
+            config,
+        );
         let usable = hooks
             .iter()
             .all(|hook| hook.signal != Signal::MemoryAvailable.as_str() || hook.hook.is_some());
@@ -134,7 +139,9 @@ impl Check {
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(thresholds::sizing(capacity, &config.eviction));
         }
+        findings.extend(config.and_then(|config| thresholds::amounts(&config.eviction.thresholds)));
         findings.extend(config.into_iter().flat_map(thresholds::findings));
+        findings.extend(config.into_iter().flat_map(start::findings));
         Self {
             usable: usable && findings.iter().all(|f| f.state != State::Missing),
             kernel: machine::release(proc),

@@ -47,12 +47,25 @@ fn none(signal: &'static str, why: impl Into<String>) -> SignalHook {
     }
 }
 
+/// A detail, with a note behind it where there is one.
+fn with_note(detail: String, note: Option<&str>) -> String {
+    match note {
+        Some(note) => format!("{detail}; {note}"),
+        None => detail,
+    }
+}
+
 /// The node's memory, and that of its pods, which is watched by the same programs.
 pub(super) fn memory(
     selected: Result<SelectedHook<MemoryHook>, String>,
     root: Option<&(PathBuf, Version)>,
+    config: Option<&Config>,
 ) -> Vec<SignalHook> {
     let [node, pods] = Signal::MEMORY.map(Signal::as_str);
+    let [unwanted, unwanted_pods] = Signal::MEMORY.map(|signal| {
+        let is_wanted = config.is_none_or(|config| wants(config, &[signal]));
+        (!is_wanted).then_some(NOT_CONFIGURED)
+    });
     let root = root.ok_or_else(|| NO_CGROUPS.to_owned());
     let (selected, (root, _)) = match selected.and_then(|selected| Ok((selected, root?))) {
         Ok(found) => found,
@@ -65,11 +78,18 @@ pub(super) fn memory(
         Some((dir, Ok(None))) => none(pods, format!("{} has no limit", dir.display())),
         Some((_, Err(error))) => none(pods, error.to_string()),
         Some((dir, Ok(Some(bytes)))) => SignalHook {
-            detail: Some(format!("{} with {bytes} bytes", dir.display())),
+            detail: Some(with_note(
+                format!("{} with {bytes} bytes", dir.display()),
+                unwanted_pods,
+            )),
             ..hook(pods, &selected)
         },
     };
-    vec![hook(node, &selected), of_pods]
+    let of_node = SignalHook {
+        detail: unwanted.map(str::to_owned),
+        ..hook(node, &selected)
+    };
+    vec![of_node, of_pods]
 }
 
 /// Finds the hooks of what is counted event by event, and of the bytes that nothing counts. With a configuration a
@@ -125,8 +145,7 @@ fn disks(
             Ok((kind, selected)) => {
                 let place = format!("{kind} at {}", path.display());
                 let inodes = hook(inodes, selected);
-                let unwanted = inodes.detail.iter().map(|why| format!("; {why}"));
-                let detail = unwanted.fold(place.clone(), |detail, why| detail + &why);
+                let detail = with_note(place.clone(), inodes.detail.as_deref());
                 hooks.push(SignalHook {
                     signal: bytes,
                     // statfs, as often as the distance asks for: no hook tells of bytes.

@@ -1,7 +1,7 @@
 //! The thresholds of a configuration on this machine: their amounts, which of them are met now, and whether the
 //! reservations cover them.
 
-use evictd_config::{Config, Origins};
+use evictd_config::Config;
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
     model::settings::{EvictionConfig, Mode},
@@ -11,11 +11,13 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{Finding, State};
 use crate::daemon::{
-    above_capacity, memory_thresholds,
+    FOLLOWS, above_capacity, memory_thresholds, no_hard_threshold,
     node_view::{NodeSample, NodeView, is_in_force},
 };
 
 const MET_NOW: &str = "thresholds now";
+/// Fewer bytes than this are no threshold that anyone means.
+const SMALLEST_MEANT: i64 = 1 << 20;
 
 /// The thresholds on this machine, which of them would be met as they come into force, and floors that are replaced.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
@@ -23,20 +25,81 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         Ok(view) => view,
         Err(error) => return vec![Finding::new(MET_NOW, State::Missing, error.to_string())],
     };
-    let mut thresholds = view.layout().apply(&config.eviction.thresholds);
+    let layout = view.layout();
+    let mut thresholds = layout.apply(&config.eviction.thresholds);
     let now = signed(monotonic_ns());
     let sample = view.sample(now);
     let observations = &sample.observations;
     thresholds.retain(|threshold| is_in_force(threshold, observations));
-    let hard = hard(&config.eviction.thresholds, &config.origins, observations);
-    let findings = [hard, met_now(&thresholds, config.mode, &sample)].into_iter();
+    let ignored: Vec<_> = layout.ignored(&config.eviction.thresholds).collect();
+    let hard = hard(config, &ignored, observations);
+    let findings = [hard, met_now(&thresholds, config, &sample)].into_iter();
     let floors = Signal::MEMORY
         .into_iter()
         .filter_map(|signal| kernel_floor(config, observations, signal));
     findings
         .chain(floors)
         .chain(limit_of_pods(config, observations))
+        .chain(ignored_finding(&ignored))
         .collect()
+}
+
+/// The thresholds that mean nothing on the layout of these disks.
+fn ignored_finding(ignored: &[&Threshold]) -> Option<Finding> {
+    let names: Vec<_> = ignored.iter().map(ToString::to_string).collect();
+    (!names.is_empty()).then(|| {
+        let detail = format!("{}: {FOLLOWS}", names.join(", "));
+        Finding::new("ignored thresholds", State::Degraded, detail)
+    })
+}
+
+/// Amounts that are hardly meant: a suffix that is missing or wrong, and a reclaim of more than there is.
+pub(super) fn amounts(thresholds: &[Threshold]) -> Option<Finding> {
+    let is_bytes = |signal| {
+        let mut disks = Signal::FILESYSTEMS.iter();
+        Signal::MEMORY.contains(&signal) || disks.any(|(bytes, _)| *bytes == signal)
+    };
+    // That of the pods' cgroup may be a copy of the node's.
+    let is_twin = |t: &Threshold| {
+        let is_same = |node: &Threshold| {
+            node.signal == Signal::MemoryAvailable
+                && (&node.value, &node.min_reclaim) == (&t.value, &t.min_reclaim)
+        };
+        t.signal == Signal::AllocatableMemoryAvailable && thresholds.iter().any(is_same)
+    };
+    let mut odd = Vec::new();
+    for threshold in thresholds.iter().filter(|t| !is_twin(t)) {
+        let (signal, is_hard) = (threshold.signal, threshold.is_hard());
+        let field = if is_hard {
+            "evictionHard"
+        } else {
+            "evictionSoft"
+        };
+        let value = match &threshold.value {
+            ThresholdValue::Raised(raised) => &raised.base,
+            value => value,
+        };
+        if let ThresholdValue::Quantity(quantity) = value
+            && is_bytes(signal)
+            && quantity.value() < SMALLEST_MEANT
+        {
+            let bytes = match quantity.value() {
+                1 => "1 byte".to_owned(),
+                n => format!("{n} bytes"),
+            };
+            odd.push(format!("{field}[{signal}]: {value} is {bytes}"));
+        }
+        if let Some(reclaim @ ThresholdValue::Percentage(share)) = &threshold.min_reclaim
+            && *share > 1.0
+        {
+            odd.push(format!(
+                "evictionMinimumReclaim[{signal}]: {reclaim} is above the capacity: a threshold that was met stays met"
+            ));
+        }
+    }
+    odd.sort();
+    odd.dedup();
+    (!odd.is_empty()).then(|| Finding::new("threshold amounts", State::Degraded, odd.join("; ")))
 }
 
 /// What is configured for the pods' cgroup, if its limit cannot keep it.
@@ -56,9 +119,11 @@ fn limit_of_pods(config: &Config, observations: &Observations) -> Option<Finding
 }
 
 /// Each hard threshold, and where it comes from.
-fn hard(thresholds: &[Threshold], origins: &Origins, observations: &Observations) -> Finding {
-    let described = thresholds.iter().filter(|t| t.is_hard()).map(|threshold| {
-        let (signal, origin) = (threshold.signal, origins.of(threshold));
+fn hard(config: &Config, ignored: &[&Threshold], observations: &Observations) -> Finding {
+    let thresholds = &config.eviction.thresholds;
+    let counted = (thresholds.iter()).filter(|t| t.is_hard() && !ignored.contains(t));
+    let described = counted.map(|threshold| {
+        let (signal, origin) = (threshold.signal, config.origins.of(threshold));
         let ThresholdValue::Raised(raised) = &threshold.value else {
             return format!("{threshold} from {origin}");
         };
@@ -79,12 +144,14 @@ fn hard(thresholds: &[Threshold], origins: &Origins, observations: &Observations
             "{signal}<{result}, {base} from {origin} and {step} from evictionHardAboveKubelet{cut}"
         )
     });
-    let described: Vec<String> = described.collect();
-    let detail = match described[..] {
-        [] => "none".to_owned(),
-        _ => described.join("; "),
-    };
-    Finding::new("hard thresholds", State::Ok, detail)
+    let mut described: Vec<String> = described.collect();
+    if described.is_empty() {
+        described.push("none".to_owned());
+    }
+    let reason = no_hard_threshold(thresholds);
+    described.extend(reason.map(str::to_owned));
+    let state = reason.map_or(State::Ok, |_| State::Degraded);
+    Finding::new("hard thresholds", state, described.join("; "))
 }
 
 /// A scope at whose floor the kernel would kill before the agent decides.
@@ -101,8 +168,7 @@ fn kernel_floor(config: &Config, observations: &Observations, signal: Signal) ->
     Some(Finding::new("kernel floor", State::Degraded, detail))
 }
 
-fn met_now(thresholds: &[Threshold], mode: Mode, sample: &NodeSample) -> Finding {
-    const TOPIC: &str = MET_NOW;
+fn met_now(thresholds: &[Threshold], config: &Config, sample: &NodeSample) -> Finding {
     let met = thresholds.iter().filter_map(|threshold| {
         let observations = sample.observations_for(threshold);
         let observed = observations.get(threshold.signal)?;
@@ -112,17 +178,26 @@ fn met_now(thresholds: &[Threshold], mode: Mode, sample: &NodeSample) -> Finding
         })
     });
     let met: Vec<String> = met.collect();
+    met_finding(&met, config.mode, config.shadow)
+}
+
+/// What follows from thresholds that are met.
+fn met_finding(met: &[String], mode: Mode, shadow: bool) -> Finding {
     let waiting = match mode {
         Mode::Evictd => "memory and process ids",
         Mode::Kubelet => "memory",
     };
-    match met[..] {
-        [] => Finding::new(TOPIC, State::Ok, "none is met"),
+    let go = match shadow {
+        true => "pods would go (shadow mode)",
+        false => "pods go",
+    };
+    match met {
+        [] => Finding::new(MET_NOW, State::Ok, "none is met"),
         _ => Finding::new(
-            TOPIC,
+            MET_NOW,
             State::Degraded,
             format!(
-                "met already: {}: pods go for it as soon as this configuration is in force, for {waiting} \
+                "met already: {}: {go} for it as soon as this configuration is in force, for {waiting} \
                 after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
                 met.join(", ")
             ),
@@ -159,6 +234,105 @@ mod tests {
     use evictd_engine::Observation;
 
     use super::*;
+
+    /// What is ignored where all files are on one disk.
+    fn ignored_on_one_disk(config: &Config) -> Vec<&Threshold> {
+        let layout = evictd_engine::Layout::default();
+        layout.ignored(&config.eviction.thresholds).collect()
+    }
+
+    #[test]
+    fn memory_without_a_hard_threshold_is_degraded() {
+        let found = |set: serde_json::Value| {
+            let own = serde_json::json!({ "evictionHard": set });
+            let config = Config::from_values(own, None).unwrap();
+            let hard = hard(
+                &config,
+                &ignored_on_one_disk(&config),
+                &Observations::default(),
+            );
+            (hard.state, hard.detail)
+        };
+        let (state, detail) = found(serde_json::json!({}));
+        assert_eq!(state, State::Degraded);
+        assert!(detail.starts_with("none; evictionHard and"), "{detail}");
+        let (state, detail) = found(serde_json::json!({"nodefs.available": "10%"}));
+        assert_eq!(state, State::Degraded);
+        assert!(detail.starts_with("nodefs.available<10% from "), "{detail}");
+        assert!(
+            detail.contains("; evictionHard[memory.available]"),
+            "{detail}"
+        );
+        // One that is ignored is set all the same, and guards nothing.
+        let (_, detail) = found(serde_json::json!({"containerfs.available": "10%"}));
+        assert!(
+            detail.starts_with("none; evictionHard[memory.available]"),
+            "{detail}"
+        );
+        let (state, _) = found(serde_json::json!({"memory.available": "10%"}));
+        assert_eq!(state, State::Ok);
+    }
+
+    #[test]
+    fn amounts_that_are_hardly_meant_are_told() {
+        let found = |own: serde_json::Value| {
+            let config = Config::from_values(own, None).unwrap();
+            amounts(&config.eviction.thresholds).map(|finding| finding.detail)
+        };
+        for (hard, expected) in [
+            (
+                "100m",
+                Some("evictionHard[memory.available]: 100m is 1 byte"),
+            ),
+            (
+                "100",
+                Some("evictionHard[memory.available]: 100 is 100 bytes"),
+            ),
+            ("1Mi", None),
+            ("1%", None),
+        ] {
+            let own = serde_json::json!({"evictionHard": {"memory.available": hard}});
+            assert_eq!(found(own).as_deref(), expected, "{hard}");
+        }
+        let counts = serde_json::json!({"pid.available": "100", "nodefs.inodesFree": "1000"});
+        assert_eq!(found(serde_json::json!({ "evictionHard": counts })), None);
+        let soft = found(serde_json::json!({
+            "evictionSoft": {"nodefs.available": "5k"},
+            "evictionSoftGracePeriod": {"nodefs.available": "1m"},
+            "evictionMinimumReclaim": {"nodefs.available": "0Mi"},
+        }));
+        let expected = "evictionSoft[nodefs.available]: 5k is 5000 bytes";
+        assert_eq!(soft.as_deref(), Some(expected));
+        let reclaim = |share: &str| {
+            let reclaim = serde_json::json!({ "nodefs.available": share });
+            found(serde_json::json!({ "evictionMinimumReclaim": reclaim }))
+        };
+        assert_eq!(reclaim("100%"), None);
+        let detail = reclaim("150%").expect("more than there is");
+        let expected = "evictionMinimumReclaim[nodefs.available]: 150% is above the capacity";
+        assert!(detail.starts_with(expected), "{detail}");
+    }
+
+    #[test]
+    fn in_shadow_mode_pods_would_go() {
+        let said = |shadow| met_finding(&["x".to_owned()], Mode::Evictd, shadow).detail;
+        assert!(said(false).contains("x: pods go for it"));
+        assert!(said(true).contains("x: pods would go (shadow mode) for it"));
+        assert_eq!(met_finding(&[], Mode::Evictd, true).state, State::Ok);
+    }
+
+    #[test]
+    fn ignored_thresholds_are_degraded() {
+        let own = serde_json::json!({"evictionHard": {"containerfs.available": "7%"}});
+        let config = Config::from_values(own, None).unwrap();
+        let finding = ignored_finding(&ignored_on_one_disk(&config)).expect("one is ignored");
+        assert_eq!(finding.state, State::Degraded);
+        assert_eq!(
+            finding.detail,
+            format!("containerfs.available<7%: {FOLLOWS}")
+        );
+        assert_eq!(ignored_finding(&[]), None);
+    }
 
     #[test]
     fn a_floor_of_the_pods_cgroup_that_is_replaced_is_told_of_too() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use evictd_config::Config;
-use evictd_node::bpf::pin::{PinDirectory, detach};
+use evictd_node::bpf::pin::{PinDirectory, detach, pinned_below};
 
 use super::{CommandError, config_of, or_installed};
 
@@ -23,7 +23,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let path = PinDirectory::path_of(&config.pinned_guard.directory, &config.state_dir);
     let removed = detach(&path)?;
     if removed.is_empty() {
-        return Ok(format!("nothing is pinned in {}\n", path.display()));
+        let others = pinned_below(&config.pinned_guard.directory);
+        let others: Vec<_> = others.iter().map(|p| p.display().to_string()).collect();
+        let others = match others[..] {
+            [] => String::new(),
+            _ => format!(
+                "others are pinned, each below the name of its stateDir: {}\n",
+                others.join(", ")
+            ),
+        };
+        return Ok(format!("nothing is pinned in {}\n{others}", path.display()));
     }
     let lines = removed
         .iter()

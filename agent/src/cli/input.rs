@@ -1,13 +1,17 @@
 //! Reading the JSON files that subcommands are pointed at.
 
 use crate::cli::CommandError;
-use std::{fs, path::Path};
+use std::path::Path;
 
+use evictd_config::read_at_most;
 use serde_json::Value;
+
+/// Longest file that is read, in bytes: a summary of a node with all its pods is far shorter.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Reads a JSON file.
 pub(super) fn read_json(path: &Path) -> Result<Value, CommandError> {
-    let text = fs::read_to_string(path).map_err(|source| CommandError::Read {
+    let text = read_at_most(path, MAX_BYTES).map_err(|source| CommandError::Read {
         path: path.into(),
         source,
     })?;

@@ -159,7 +159,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
 async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, CommandError> {
     let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
     let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake(&agents).await?);
-    let agent_of = |node: &NodeSummary| agents.iter().find(|agent| agent.node == node.name);
+    let agent_of = |node: &NodeSummary| AgentPod::on(&agents, &node.name);
     let paused_by = |node: &NodeSummary| {
         let words = [(all_paused, "configMap"), (node.is_paused, "node")];
         let words = words.into_iter().filter(|(is_set, _)| *is_set);
@@ -193,7 +193,7 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
         let agent = agent_of(node);
         let state = agent.map_or("none", |agent| match agent {
             AgentPod { is_ready: true, .. } => "ready",
-            AgentPod { phase, .. } if phase == "Running" => "not ready",
+            agent if agent.is_running() => "not ready",
             AgentPod { phase, .. } => phase,
         });
         table.row([

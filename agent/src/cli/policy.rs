@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use evictd_config::one_line;
-use evictd_policy::{contradiction, evaluator::Explanation, file, tolerations};
+use evictd_policy::{PodEvictionPolicy, contradiction, evaluator::Explanation, file, tolerations};
 use serde_json::{Value, json};
 
 use super::{
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 }
 
 fn check(files: &[PathBuf]) -> Result<String, CommandError> {
-    let policies = file::load(files)?;
+    let (policies, tenants) = file::load_all(files)?;
     let mut table = Table::new(&[
         ("POLICY", Alignment::Left),
         ("PRECEDENCE", Alignment::Right),
@@ -86,6 +86,14 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
             policy.gates.len().to_string(),
             if policy.shadow { "shadow" } else { "" }.to_owned(),
         ]);
+    }
+    for PodEvictionPolicy {
+        namespace, name, ..
+    } in &tenants
+    {
+        let name = format!("{namespace}/{name}");
+        let none = || "-".to_owned();
+        table.row([name, none(), none(), none(), "of its namespace".to_owned()]);
     }
     let mut text = table.render();
     for policy in &policies {

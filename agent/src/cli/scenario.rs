@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use evictd_config::{
-    ConfigError, EvictionFields,
+    ConfigError, EvictionFields, cut,
     decode::ObjectDecoder,
     kube::{
         pod::read_pods,
@@ -14,7 +14,7 @@ use evictd_engine::{
     Layout, Pod,
     model::settings::{EvictionConfig, RankingStrategy},
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{CommandError, input::invalid};
 
@@ -41,11 +41,36 @@ pub(super) struct Step {
     pub(super) active: Vec<(String, Pod)>,
 }
 
+/// The fields of a scenario.
+const FIELDS: [&str; 5] = [
+    "config",
+    "pods",
+    "dedicatedImageFs",
+    "splitContainerImageFs",
+    "steps",
+];
+/// The fields of a step. `expect` is what recorded sequences say of the kubelet's decision.
+const STEP_FIELDS: [&str; 5] = [
+    "t",
+    "summary",
+    "summaryAfterReclaim",
+    "activePods",
+    "expect",
+];
+
+fn deny_unknown(prefix: &str, map: &Map<String, Value>, known: &[&str]) -> Result<(), String> {
+    match map.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(format!("{prefix}{}: unknown field", cut(name))),
+        None => Ok(()),
+    }
+}
+
 /// Reads a scenario from the document in a file: one line of the recorded sequences.
 pub(super) fn read(path: &Path, document: Value) -> Result<Scenario, CommandError> {
     let Value::Object(mut scenario) = document else {
         return Err(invalid(path, "must be a map of fields"));
     };
+    deny_unknown("", &scenario, &FIELDS).map_err(|reason| invalid(path, reason))?;
     let (eviction, strategy) = configuration(scenario.remove("config").unwrap_or_default())?;
     let pods = read_pods(scenario.get("pods").unwrap_or(&Value::Null))
         .map_err(|error| invalid(path, error))?;
@@ -54,7 +79,7 @@ pub(super) fn read(path: &Path, document: Value) -> Result<Scenario, CommandErro
         Some(Value::Bool(flag)) => Ok(*flag),
         Some(other) => Err(invalid(
             path,
-            format!("{name}: {other}: must be true or false"),
+            format!("{name}: {}: must be true or false", cut(&other.to_string())),
         )),
     };
     let layout = Layout {
@@ -67,11 +92,19 @@ pub(super) fn read(path: &Path, document: Value) -> Result<Scenario, CommandErro
     let read = |(i, step)| {
         read_step(&format!("steps[{i}]"), step, &pods).map_err(|reason| invalid(path, reason))
     };
-    let steps = steps
+    let steps: Vec<Step> = steps
         .iter()
         .enumerate()
         .map(read)
         .collect::<Result<_, _>>()?;
+    for (i, (before, step)) in steps.iter().zip(steps.iter().skip(1)).enumerate() {
+        if step.now < before.now {
+            let (i, t, before) = (i + 1, &step.t, &before.t);
+            let reason =
+                format!("steps[{i}].t: {t}: is before {before}, the time of the last step");
+            return Err(invalid(path, reason));
+        }
+    }
     Ok(Scenario {
         eviction,
         strategy,
@@ -96,14 +129,23 @@ fn configuration(config: Value) -> Result<(EvictionConfig, RankingStrategy), Con
 
 fn read_step(name: &str, step: &Value, pods: &[Pod]) -> Result<Step, String> {
     let Value::Object(step) = step else {
-        return Err(format!("{name}: {step}: must be a map of fields"));
+        return Err(format!(
+            "{name}: {}: must be a map of fields",
+            cut(&step.to_string())
+        ));
     };
+    deny_unknown(&format!("{name}."), step, &STEP_FIELDS)?;
     let t = step.get("t").cloned().unwrap_or_default();
     let now = t
         .as_f64()
         .map(|seconds| seconds * 1e9)
         .filter(|nanos| nanos.abs() < i64::MAX as f64);
-    let now = now.ok_or_else(|| format!("{name}.t: {t}: must be a time in seconds"))? as i64;
+    let now = now.ok_or_else(|| {
+        format!(
+            "{name}.t: {}: must be a time in seconds",
+            cut(&t.to_string())
+        )
+    })? as i64;
     let summary = |field: &str| match step.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(document) => read_summary(&format!("{name}.{field}"), document)
@@ -117,8 +159,12 @@ fn read_step(name: &str, step: &Value, pods: &[Pod]) -> Result<Step, String> {
             .collect(),
         Some(Value::Array(names)) => {
             let find = |(i, called)| {
-                find(pods, called)
-                    .ok_or_else(|| format!("{name}.activePods[{i}]: {called}: no such pod"))
+                find(pods, called).ok_or_else(|| {
+                    format!(
+                        "{name}.activePods[{i}]: {}: no such pod",
+                        cut(&called.to_string())
+                    )
+                })
             };
             names
                 .iter()
@@ -128,7 +174,8 @@ fn read_step(name: &str, step: &Value, pods: &[Pod]) -> Result<Step, String> {
         }
         Some(other) => {
             return Err(format!(
-                "{name}.activePods: {other}: must be a list of names"
+                "{name}.activePods: {}: must be a list of names",
+                cut(&other.to_string())
             ));
         }
     };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use evictd_config::{Config, Origin, Origins};
-use evictd_engine::{Threshold, ThresholdValue, model::settings::Mode};
+use evictd_engine::{Layout, Threshold, ThresholdValue, model::settings::Mode};
 use serde::Serialize;
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     table::{Alignment, Table},
     to_json,
 };
+use crate::daemon::no_hard_threshold;
 
 /// Arguments of `evictd thresholds`.
 #[derive(clap::Args)]
@@ -84,7 +85,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
                 .map(|threshold| ThresholdJson::new(threshold, &origins))
                 .collect::<Vec<_>>(),
         ),
-        OutputFormat::Table => Ok(table(&thresholds, &origins) + pace(config.mode)),
+        OutputFormat::Table => {
+            let table = table(&thresholds, &origins);
+            Ok(match no_hard_threshold(&thresholds) {
+                Some(reason) => format!("{table}\n{reason}\n"),
+                None => table + pace(config.mode),
+            })
+        }
     }
 }
 
@@ -106,15 +113,28 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
             .min_reclaim
             .as_ref()
             .map_or_else(|| "-".to_owned(), ToString::to_string);
+        let note = match is_containerfs(threshold) {
+            true => IN_NO_LAYOUT,
+            false => "",
+        };
         table.row([
             threshold.signal.to_string(),
             threshold.value.to_string(),
             grace,
             reclaim,
-            origins.explain(threshold),
+            format!("{}{note}", origins.explain(threshold)),
         ]);
     }
     table.render()
+}
+
+/// Note on a threshold of containerfs: which layout the disks have is not looked at here.
+const IN_NO_LAYOUT: &str =
+    "; ignored in the kubelet's layouts: containerfs follows nodefs or imagefs";
+
+fn is_containerfs(threshold: &Threshold) -> bool {
+    let of = std::slice::from_ref(threshold);
+    Layout::default().ignored(of).next().is_some()
 }
 
 /// Explanation of when pods go, for people: programs know what they want.

@@ -205,6 +205,9 @@ impl Frame<'_> {
             }));
         }
         let mut text = text(&signals, &pods, self.node.unknown);
+        if self.config.shadow {
+            text += "\nshadow mode: no pod is evicted\n";
+        }
         if is_unknown {
             text += "\nno agent answers: what policies say is not in this order\n";
         }

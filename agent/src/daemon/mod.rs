@@ -56,8 +56,9 @@ use reload::ConfigWatch;
 use shutdown::Shutdown;
 
 pub use error::RunError;
+pub(crate) use manager::FOLLOWS;
 pub(crate) use memory::{
-    CGROUP_MOUNT, above_capacity, node_scope, thresholds as memory_thresholds,
+    CGROUP_MOUNT, above_capacity, no_hard_threshold, node_scope, thresholds as memory_thresholds,
 };
 pub use reload::{ConfigSource, NO_PODS};
 
@@ -78,6 +79,9 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), RunError> {
+    if let Some(cluster) = &config.cluster {
+        cluster.required_node_name()?;
+    }
     abort_on_panic(log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

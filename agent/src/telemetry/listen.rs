@@ -20,6 +20,21 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_with(address, both_families)
 }
 
+/// Whether [`listen`] would be given an address, or finds it in use. It listens to nothing, so that an agent which starts
+/// meanwhile is not refused.
+///
+/// # Errors
+/// The address is none of this machine's, or may not be bound.
+pub fn is_free(address: SocketAddr) -> io::Result<bool> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    match socket.bind(&address.into()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn listen_with(
     address: SocketAddr,
     both: impl FnOnce(u16) -> io::Result<TcpListener>,
@@ -91,6 +106,18 @@ mod tests {
         let refused = |_| Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         let error = listen_with(any(), refused).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_test_of_an_address_takes_it_from_no_agent() {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(!is_free(address).unwrap());
+        drop(listener);
+        assert!(is_free(address).unwrap());
+        listen(address).unwrap();
+        let error = is_free(([192, 0, 2, 1], 1).into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
     }
 
     #[test]

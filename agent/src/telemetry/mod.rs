@@ -22,5 +22,7 @@ pub use family::MetricFamily;
 pub use health::{
     FAST_PATH_LIMIT, Health, Heartbeat, MANAGER, MANAGER_LIMIT, serve as serve_health,
 };
+pub use listen::is_free;
 pub use registry::MetricsRegistry;
 pub use server::MetricsListener;
+pub use tls::test_files;

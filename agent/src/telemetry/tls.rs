@@ -110,6 +110,14 @@ impl Tls {
     }
 }
 
+/// Tests the certificate and the key in these files, as at the agent's start.
+///
+/// # Errors
+/// As [`Tls::open`].
+pub fn test_files(files: &CertificateFiles) -> Result<(), ServeError> {
+    from_files(files).map(drop)
+}
+
 /// Times at which certificate and key were changed last, as far as they are there.
 fn modified(files: &CertificateFiles) -> [Option<SystemTime>; 2] {
     [&files.certificate, &files.private_key]

@@ -486,7 +486,7 @@ fn whole_lines(path: &Path) -> io::Result<u64> {
 
 /// Whether only another configuration helps. A disk that is full, read-only or broken stops no agent: the journal tries
 /// again.
-fn is_configured_wrong(error: &io::Error) -> bool {
+pub fn is_configured_wrong(error: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied};
     matches!(
         error.kind(),

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::Access;
+
 /// The extension of a file that is not complete yet.
 pub const TEMPORARY: &str = "new";
 
@@ -38,6 +40,19 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
         Some(directory) if durable => File::open(directory)?.sync_all(),
         _ => Ok(()),
     }
+}
+
+/// Tests whether files could be made in a directory, which may have to be made itself; changes nothing.
+///
+/// # Errors
+/// It is no directory, or may not be read and written.
+pub fn test_directory(path: &Path) -> Result<(), PathError> {
+    let mut ancestors = path.ancestors().skip_while(|path| !path.exists());
+    let existing = ancestors.next().unwrap_or(Path::new("/"));
+    // The dot refuses what is no directory.
+    let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+    let tested = rustix::fs::access(existing.join("."), all);
+    tested.map_err(|error| PathError::at(existing)(error.into()))
 }
 
 /// Reads a kernel file that may contain names chosen by other users (commands, mount points). Bytes that are not UTF-8

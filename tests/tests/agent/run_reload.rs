@@ -141,6 +141,12 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
 #[test]
 fn shadow_mode_can_be_left_and_entered() {
     let (mut files, _agent, mut hog) = as_root!(running("reshadow"));
+    let address = files.config["metricsAddress"].as_str().unwrap().to_owned();
+    let is_shown = |is_on: u8| {
+        let line = format!("evictd_shadow_mode {is_on}");
+        until(SOON, || shows(&address, &line))
+    };
+    assert!(is_shown(0));
     files.config["shadow"] = json!(true);
     files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     let is_evicted = |records: &[Record]| records.iter().any(|r| matches!(r, Record::Evicted(_)));
@@ -151,9 +157,10 @@ fn shadow_mode_can_be_left_and_entered() {
         matches!(&records[..], [Record::MetInForce(met), Record::Evicted(e)] if met.shadow && e.shadow && e.phase.is_none()),
         "{records:?}"
     );
-    assert!(hog.is_alive());
+    assert!(hog.is_alive() && is_shown(1));
     files.change("shadow", json!(false));
     hog.killed();
+    assert!(is_shown(0));
 }
 
 /// A node without a guard because of a path would be worse than one with the kubelet's defaults.

@@ -5,6 +5,7 @@ use std::{io, os::unix::process::CommandExt as _, process::Output};
 use evictd_node::proc::pids::Pids;
 use evictd_tests::{
     agent::{binary, evictd},
+    bpffs::Bpffs,
     forker::process_ids_of_the_machine,
     prelude::*,
 };
@@ -272,16 +273,29 @@ fn a_full_journal_is_listed_in_little_memory() {
 #[test]
 fn a_kubelet_configuration_that_is_missing_hides_nothing() {
     let dir = tempfile::tempdir().unwrap();
+    let bpffs = or_skip!(Bpffs::mount());
     let config = dir.path().join("config.json");
-    let cluster = json!({"nodeName": "n", "kubeletConfig": dir.path().join("nowhere")});
-    let text = json!({
-        "stateDir": dir.path(), "cluster": cluster, "pinnedGuard": {"directory": dir.path().join("pins")},
+    // Only a running agent needs the node's name.
+    let cluster = json!({"kubeletConfig": dir.path().join("nowhere")});
+    let settings = json!({
+        "stateDir": dir.path(), "cluster": cluster, "pinnedGuard": {"directory": bpffs.path().join("evictd")},
     });
-    fs::write(&config, text.to_string()).unwrap();
-    for words in [&["report"][..], &["detach"]] {
-        let output = evictd(words, &[("--config", &config)]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-    }
+    fs::write(&config, settings.to_string()).unwrap();
+    let run = |command: &str| text(&evictd(&[command], &[("--config", &config)]));
+    run("report");
+    assert_eq!(run("detach").lines().count(), 1);
+    // What agents with other state directories have left is no secret.
+    let other = bpffs.path().join("evictd/var-lib-other");
+    fs::create_dir_all(other.join("guard")).unwrap();
+    let said = run("detach");
+    has(
+        &said,
+        &[
+            "nothing is pinned in ",
+            "others are pinned",
+            other.to_str().unwrap(),
+        ],
+    );
 }
 
 #[test]

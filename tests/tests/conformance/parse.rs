@@ -87,6 +87,41 @@ fn people_get_a_table() {
     );
 }
 
+/// In place of when pods go.
+#[test]
+fn memory_without_a_hard_threshold_is_told() {
+    let files = Files::default();
+    let shown = |hard: &str| {
+        let path = files.write("config.yaml", format!("evictionHard: {hard}"));
+        evictd(["thresholds", "--config", &path]).good()
+    };
+    let without = "evictionHard[memory.available] is not set: no pod is evicted before";
+    for (hard, expected) in [
+        ("{}", "\nevictionHard and evictionSoft are empty: "),
+        (
+            "{memory.available: 0%}",
+            "\nevictionHard and evictionSoft are empty: ",
+        ),
+        ("{nodefs.available: 10%}", without),
+    ] {
+        let shown = shown(hard);
+        has(&shown, &[expected]);
+        assert!(!shown.contains("one pod"), "{shown}");
+    }
+}
+
+#[test]
+fn a_threshold_of_containerfs_is_marked() {
+    let files = Files::default();
+    let hard = "evictionHard: {containerfs.available: 7%, nodefs.available: 7%}";
+    let path = files.write("config.yaml", hard);
+    let table = evictd(["thresholds", "--config", &path]).good();
+    let row = |signal: &str| table.lines().find(|l| l.starts_with(signal)).unwrap();
+    let ignored = "ignored in the kubelet's layouts: containerfs follows nodefs or imagefs";
+    assert!(row("containerfs.available").ends_with(ignored), "{table}");
+    assert!(!row("nodefs.available").contains("ignored"), "{table}");
+}
+
 #[test]
 fn a_threshold_says_where_it_comes_from() {
     let files = Files::default();

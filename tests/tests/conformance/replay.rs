@@ -117,6 +117,9 @@ fn bad_input_is_named() {
         /steps/0/summary | {items: []} | steps[0].summary: is a list of objects
         /steps/0 | 5 | steps[0]: 5: must be a map of fields
         /pods | 7 | pods: must be a PodList
+        /steps/0 | {t: 1, sumary: {}} | steps[0].sumary: unknown field
+        /steps | [{t: 2}, {t: 3}, {t: 1}] | steps[2].t: 1: is before 3, the time of the last step
+        / | {steps: [], podz: []} | podz: unknown field
         /config | {evictionHrad: {}} | config.evictionHrad: unknown field
         /config/evictionPressureTransitionPeriodSeconds | -1 | config.evictionPressureTransitionPeriodSeconds: -1: must be a whole number of seconds
         "#,

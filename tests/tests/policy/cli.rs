@@ -75,6 +75,34 @@ fn a_mistake_has_a_place() {
     refuses(&["check", "/nowhere.yaml"], "evictd: /nowhere.yaml: ");
 }
 
+/// Owners of a namespace check theirs as operators do; an agent takes no such policy from a file.
+#[test]
+fn a_policy_of_a_namespace_is_checked_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tenant.json");
+    let file = path.to_str().unwrap();
+    let write = |spec: Value| {
+        let policy = json!({
+            "apiVersion": API_VERSION,
+            "kind": "PodEvictionPolicy",
+            "metadata": {"namespace": "shop", "name": "batch"},
+            "spec": spec,
+        });
+        fs::write(&path, policy.to_string()).unwrap();
+    };
+    write(json!({"order": -5}));
+    has(
+        &run(&["check", file]).good(),
+        &["shop/batch", "of its namespace"],
+    );
+    refuses(
+        &["render", file],
+        "kind: \"PodEvictionPolicy\": must be EvictionPolicy",
+    );
+    write(json!({"order": 5}));
+    refuses(&["check", file], "batch: spec.order: 5: must lie between");
+}
+
 /// Policies that can say different things about the same pods are named with their places; they can be used all the same.
 // R38
 #[test]

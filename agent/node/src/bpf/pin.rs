@@ -108,17 +108,26 @@ impl PinDirectory {
 /// Removes all that agents with this directory have pinned, and the directory; what was removed.
 ///
 /// # Errors
-/// The directory is there, but on no BPF filesystem: its files are no pins and stay. The first name that cannot be
+/// The directory is, or would be, on no BPF filesystem: its files are no pins and stay. The first name that cannot be
 /// removed, after all others were.
 pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PinError> {
+    // First: where the BPF filesystem is not mounted, what is pinned there cannot be seen.
+    require_bpffs(path)?;
     let names = match names(path) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         names => names?,
     };
-    require_bpffs(path)?;
     remove(names.clone())?;
     fs::remove_dir(path).map_err(PathError::at(path))?;
     Ok(names)
+}
+
+/// The directories below `root` in which any agent has pinned something.
+pub fn pinned_below(root: &Path) -> Vec<PathBuf> {
+    let mut directories = names(root).unwrap_or_default();
+    directories.retain(|path| names(path).is_ok_and(|names| !names.is_empty()));
+    directories.sort();
+    directories
 }
 
 /// Makes sure that a directory lies, or would lie, on a BPF filesystem.
@@ -180,12 +189,27 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_pinned_nothing_is_removed() {
+    fn outside_of_a_bpf_filesystem_nothing_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(detach(&dir.path().join("none")).unwrap().is_empty());
         let file = dir.path().join("data.json");
         fs::write(&file, "{}").unwrap();
-        assert!(matches!(detach(dir.path()), Err(PinError::NoBpffs(_))));
+        for path in [dir.path(), &dir.path().join("none")] {
+            assert!(matches!(detach(path), Err(PinError::NoBpffs(_))));
+        }
         assert!(file.exists());
+    }
+
+    #[test]
+    fn directories_with_pins_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "empty"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        for name in ["a/guard-1", "b/guard-1", "file"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let found = pinned_below(dir.path());
+        assert_eq!(found, ["a", "b"].map(|name| dir.path().join(name)));
+        assert!(pinned_below(&dir.path().join("none")).is_empty());
     }
 }

@@ -5,6 +5,7 @@ use evictd_manager::{
     Command, ManagerEvent, MitigationRequest, NodeReclaimOutcome, NodeReclaimRequest,
 };
 use evictd_store::record::Record;
+use evictd_sys::clock::monotonic_ns;
 
 use crate::daemon::{Agent, pods::PodSource};
 
@@ -39,13 +40,18 @@ impl Agent {
                 let record = self.eviction_log.record_met(met, self.config.shadow);
                 self.append_to_journal(record);
             }
-            ManagerEvent::NoCandidates(met, denied) => tracing::error!(
-                signal = %met.signal,
-                available = met.available,
-                threshold = met.threshold,
-                denied,
-                "the threshold is met and no pod may be evicted"
-            ),
+            ManagerEvent::NoCandidates(met, denied) => {
+                let limiter = self.policies.evaluator.limiter();
+                tracing::error!(
+                    signal = %met.signal,
+                    available = met.available,
+                    threshold = met.threshold,
+                    paused = limiter.is_paused(),
+                    urgent_only = !limiter.allows_paced(monotonic_ns()),
+                    denied,
+                    "the threshold is met and no pod may be evicted"
+                );
+            }
             ManagerEvent::Stuck(entry) => {
                 if let Some(record) = self.eviction_log.record_stuck(&entry) {
                     self.metrics.stuck();

@@ -204,10 +204,13 @@ fn start_cri(
     }))
 }
 
+/// Why a threshold of containerfs is ignored.
+pub const FOLLOWS: &str = "containerfs follows the filesystem that it is part of";
+
 /// The settings of the planner. Hard memory pressure is the fast path's.
 fn planner_settings(config: &Config, layout: Layout) -> PlannerSettings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
-        tracing::warn!(%threshold, "the threshold is ignored: containerfs follows the filesystem that it is part of");
+        tracing::warn!(%threshold, "the threshold is ignored: {FOLLOWS}");
     }
     PlannerSettings {
         eviction: config.eviction.clone(),

@@ -15,8 +15,8 @@ pub use allocatable::Allocatable;
 use allocatable::PodsScopes;
 pub use node::NodeMemory;
 pub use scope::{
-    CGROUP_MOUNT, above_capacity, node_scope, node_scopes, thresholds, warn_floor,
-    warn_no_hard_threshold,
+    CGROUP_MOUNT, above_capacity, no_hard_threshold, node_scope, node_scopes, thresholds,
+    warn_floor, warn_no_hard_threshold,
 };
 
 /// The memory that is watched, as it changes.

@@ -89,20 +89,24 @@ pub fn guarded(scope: Scope, config: &Config) -> Scope {
     }
 }
 
-/// Warns where memory has no hard threshold. A kubelet may have thresholds for disks alone: then memory is left to the
-/// OOM killer. Without any threshold pods are still held to their own limits on local storage.
-pub fn warn_no_hard_threshold(thresholds: &[Threshold]) {
+/// What follows where memory has no hard threshold. A kubelet may have thresholds for disks alone: then memory is left to
+/// the OOM killer. Without any threshold pods are still held to their own limits on local storage.
+pub fn no_hard_threshold(thresholds: &[Threshold]) -> Option<&'static str> {
     if thresholds.is_empty() {
-        tracing::warn!(
-            "evictionHard and evictionSoft are empty: pods are evicted only for their own local-storage limits"
+        return Some(
+            "evictionHard and evictionSoft are empty: pods are evicted only for their own local-storage limits",
         );
-        return;
     }
     let is_hard = |t: &Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
-    if !thresholds.iter().any(is_hard) {
-        tracing::warn!(
-            "evictionHard[memory.available] is not set: no pod is evicted before the OOM killer acts"
-        );
+    let reason =
+        "evictionHard[memory.available] is not set: no pod is evicted before the OOM killer acts";
+    (!thresholds.iter().any(is_hard)).then_some(reason)
+}
+
+/// Warns where memory has no hard threshold.
+pub fn warn_no_hard_threshold(thresholds: &[Threshold]) {
+    if let Some(reason) = no_hard_threshold(thresholds) {
+        tracing::warn!("{reason}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -74,6 +74,8 @@ impl Dropped {
 pub(super) struct Reloads {
     pub applied: AtomicU64,
     pub refused: AtomicU64,
+    /// Shadow mode is on.
+    pub shadow: AtomicBool,
     /// Source of the kubelet's settings: an index into [`KubeletSource::ALL`].
     kubelet: AtomicUsize,
 }
@@ -284,6 +286,12 @@ fn collect_configuration(collector: &mut MetricsCollector, inputs: &MetricInputs
         "Deprecated: evictd_config_reloads_total{result=\"failure\"}",
         inputs.reloads,
         |reloads| reloads.refused.load(Ordering::Relaxed),
+    );
+    collector.gauge(
+        "shadow_mode",
+        "1 in shadow mode: the agent decides and reports, and evicts no pod",
+        inputs.reloads,
+        |reloads| reloads.shadow.load(Ordering::Relaxed),
     );
     collector.families.push(MetricFamily::state_set(
         "realtime_priority",

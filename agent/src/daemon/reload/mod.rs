@@ -48,6 +48,7 @@ impl ConfigWatch {
         });
         let reloads = Arc::<Reloads>::default();
         reloads.note_kubelet(source.kubelet.source);
+        reloads.shadow.store(config.shadow, Ordering::Relaxed);
         Self {
             source,
             read: BackgroundRead::new(Arc::default()),
@@ -125,6 +126,8 @@ impl Agent {
         warn_no_hard_threshold(&new.eviction.thresholds);
         warn_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
         self.ensure_dead.set_shadow(new.shadow);
+        let reloads = &self.config_watch.reloads;
+        reloads.shadow.store(new.shadow, Ordering::Relaxed);
         self.fastpath.control.send_settings(FastPathSettings {
             thresholds: amounts,
             capacity,
