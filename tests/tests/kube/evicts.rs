@@ -81,6 +81,15 @@ fn pods_whose_sigkill_is_refused_live_on() {
     assert_eq!(member.server.count("PATCH", "/pods/"), 0);
 }
 
+/// One more agent, which has its list and its watch of the pods.
+fn connected(member: &ClusterNode) -> Agent {
+    let lists = member.server.count("GET", "/api/v1/pods");
+    let agent = member.start().unwrap();
+    assert!(until(SOON, || member.server.count("GET", "/api/v1/pods")
+        >= lists + 2));
+    agent
+}
+
 fn events(member: &ClusterNode, reason: &str, kind: &str) -> Vec<Value> {
     member.server.state().events_of(reason, kind)
 }
@@ -200,7 +209,7 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
     assert!(!agent.log().contains("the kubelet has evicted a pod"));
     // The next agent finds it as it is.
     drop(agent);
-    let agent = member.start().unwrap();
+    let agent = connected(&member);
     std::thread::sleep(Duration::from_millis(500));
     drop(agent);
     assert!(records_of!(member.records(), Record::KubeletEvicted(_)).is_empty());
@@ -267,7 +276,7 @@ fn a_crash_in_between_costs_nothing() {
     let agent = member.start().unwrap();
     is_told_once(&member, 1);
     agent.kill();
-    let agent = member.start().unwrap();
+    let agent = connected(&member);
     std::thread::sleep(Duration::from_millis(500));
     drop(agent);
     is_told_once(&member, 1);
