@@ -96,6 +96,23 @@ impl PinDirectory {
         remove(names).map(drop)
     }
 
+    /// Removes what agents have pinned that ended before they took over, or starts that fail would pile it up. An agent
+    /// that takes over removes all that is older: in force is what the oldest map of this name belongs to.
+    ///
+    /// # Errors
+    /// As [`Self::remove_earlier`].
+    pub fn remove_unfinished(&mut self, map: &str) -> Result<usize, PathError> {
+        let Some(in_force) = self.earlier(map).filter_map(run_of).min() else {
+            return Ok(0);
+        };
+        let is_kept = |path: &PathBuf| run_of(path).is_none_or(|run| run == in_force);
+        let (kept, unfinished) = std::mem::take(&mut self.earlier)
+            .into_iter()
+            .partition(is_kept);
+        self.earlier = kept;
+        remove(unfinished)
+    }
+
     /// Removes what earlier agents have pinned; how many names that were.
     ///
     /// # Errors
@@ -135,12 +152,20 @@ pub fn require_bpffs(path: &Path) -> Result<(), PinError> {
     }
 }
 
+/// The run that a name belongs to.
+fn run_of(path: &Path) -> Option<u64> {
+    path.to_str()?.rsplit_once('-')?.1.parse().ok()
+}
+
 fn names(path: &Path) -> Result<Vec<PathBuf>, PathError> {
     let entries = fs::read_dir(path).map_err(PathError::at(path))?;
     let paths = entries.map(|entry| entry.map(|e| e.path()));
-    paths
+    let mut paths: Vec<_> = paths
         .collect::<io::Result<_>>()
-        .map_err(PathError::at(path))
+        .map_err(PathError::at(path))?;
+    // `killed` is removed first: what has none left is in force no more.
+    paths.sort();
+    Ok(paths)
 }
 
 fn remove(names: Vec<PathBuf>) -> Result<usize, PathError> {

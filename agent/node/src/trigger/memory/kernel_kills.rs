@@ -9,7 +9,7 @@ use evictd_sys::clock::monotonic_ns;
 use crate::bpf::{object::chain, pin::PinDirectory};
 
 /// The name of the map among what is pinned.
-const NAME: &str = "killed";
+pub const NAME: &str = "killed";
 
 /// The programs have killed a process of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
