@@ -72,7 +72,10 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
                 let cgroup_id = cgroup_id?;
                 let kill = earlier.get(&cgroup_id, 0)?;
                 if let Some(own) = &mut own {
-                    own.insert(cgroup_id, kill, 0)?;
+                    let is_newest = |known: KernelKillRecord| known.time_ns < kill.time_ns;
+                    if own.get(&cgroup_id, 0).map_or(true, is_newest) {
+                        own.insert(cgroup_id, kill, 0)?;
+                    }
                     count += 1;
                 } else {
                     let ago = Duration::from_nanos(monotonic_ns().saturating_sub(kill.time_ns));
