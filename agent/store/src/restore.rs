@@ -370,7 +370,9 @@ impl Restored {
         &self,
         is_there: impl Fn(&str, u64) -> bool,
     ) -> evictd_engine::RestoredState {
-        let killed = self.under_way().map(|e| e.counted.uid.clone());
+        let killed = self
+            .under_way()
+            .map(|e| (e.counted.uid.clone(), e.counted.at));
         let victims = self.under_way().map(|e| evictd_engine::RestoredPending {
             uid: e.counted.uid.clone(),
             at: e.end,
