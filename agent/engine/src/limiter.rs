@@ -111,7 +111,7 @@ impl EvictionLimiter {
     }
 
     /// Until this moment (nanoseconds of CLOCK_MONOTONIC; 0: not at all) pods go for files only where that is urgent: the
-    /// API server accepts no DELETE, and the files of a further victim would stay as well.
+    /// API server has not accepted a DELETE yet, and the files of a further victim would stay as well.
     pub fn await_removals(&self, until: u64) {
         self.removals_awaited_until.store(until, Ordering::Relaxed);
     }
