@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-pub use self::kernel_kills::{KernelKill, NAME as KILLED, inherit as inherit_kills};
+pub use self::kernel_kills::{KernelKill, inherit as inherit_kills};
 pub use evictd_common::memory::{
     CHARGE_BATCH, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent,
     batch_bytes, is_unlimited, slot,

@@ -3,7 +3,7 @@
 use evictd_config::Config;
 use evictd_node::{
     bpf::pin::{PinDirectory, detach, require_bpffs},
-    trigger::memory::{KILLED, TriggerSet, inherit_kills},
+    trigger::memory::{TriggerSet, inherit_kills},
 };
 
 /// The directory of the pins, and whether this agent has pinned its own.
@@ -72,7 +72,7 @@ pub fn inherit(pins: &mut Pins) {
             return;
         }
     }
-    match pins.directory.remove_unfinished(KILLED) {
+    match pins.directory.remove_unfinished() {
         Ok(0) => {}
         Ok(_) => tracing::warn!("the guard of an agent that ended while it started is removed"),
         Err(error) => {
