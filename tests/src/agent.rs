@@ -125,6 +125,25 @@ impl Agent {
         Self::launch(program, config, &[], |_| {})
     }
 
+    /// Starts the daemon, and returns as soon as it says these words on its way to watch.
+    pub fn begin(config: &Path, words: &str) -> Result<Self> {
+        let mut command = Command::new(binary()?);
+        let agent = Self::spawn(command.args(["run", "--config"]).arg(config))?;
+        let said = wait_for(SOON, || agent.log().contains(words).then_some(()));
+        said.with_context(|| agent.log())?;
+        Ok(agent)
+    }
+
+    fn spawn(command: &mut Command) -> Result<Self> {
+        let mut child = Reaped(command.stderr(Stdio::piped()).spawn()?);
+        let stderr = child.stderr.take();
+        Ok(Self {
+            log: Heard::from(stderr.context("no pipe")?),
+            child,
+            ends_well: false,
+        })
+    }
+
     fn launch(
         program: &Path,
         config: &Path,
@@ -132,19 +151,9 @@ impl Agent {
         change: impl FnOnce(&mut Command),
     ) -> Result<Self> {
         let mut command = Command::new(program);
-        command
-            .args(["run", "--config"])
-            .arg(config)
-            .args(more)
-            .stderr(Stdio::piped());
+        command.args(["run", "--config"]).arg(config).args(more);
         change(&mut command);
-        let mut child = Reaped(command.spawn()?);
-        let stderr = child.stderr.take();
-        let agent = Self {
-            log: Heard::from(stderr.context("no pipe")?),
-            child,
-            ends_well: false,
-        };
+        let agent = Self::spawn(&mut command)?;
         match agent.log.has("watching", SOON * 2) {
             true => Ok(agent),
             false => bail!(

@@ -37,11 +37,21 @@ impl TestCgroup {
         let (root, version) = memory_root().context("no memory cgroups here")?;
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("evictd-{name}-{}-{n}", std::process::id()));
-        fs::create_dir(&path)?;
         let made = Self { path, version };
-        made.set_limit(limit)?;
-        made.hand_down()?;
+        made.make(limit)?;
         Ok(made)
+    }
+
+    fn make(&self, limit: u64) -> io::Result<()> {
+        fs::create_dir(&self.path)?;
+        self.set_limit(limit)?;
+        self.hand_down()
+    }
+
+    /// Removes it with all below, and makes another one of its name, limited to `limit` bytes.
+    pub fn make_anew(&self, limit: u64) -> Result<()> {
+        ensure!(self.remove(), "it could not be removed");
+        Ok(self.make(limit)?)
     }
 
     /// The same with the cgroup of a pod in it.
@@ -119,6 +129,21 @@ impl TestCgroup {
     /// Waits until it holds so many MiB; false when it does not in time.
     pub fn holds(&self, mib: u64) -> bool {
         holds(&self.path, mib)
+    }
+
+    /// Kills every process in it, and removes it with all below; whether it is gone.
+    fn remove(&self) -> bool {
+        let removed = || {
+            let Ok(mut dirs) = descendants(&self.path) else {
+                return true;
+            };
+            for dir in &dirs {
+                kill_all(dir);
+            }
+            dirs.reverse();
+            dirs.iter().all(|dir| fs::remove_dir(dir).is_ok())
+        };
+        until(Duration::from_secs(10), removed)
     }
 
     fn memory(&self) -> Result<MemoryCgroup> {
@@ -200,21 +225,9 @@ fn oom_kills_in(file: &Path) -> Result<u64> {
 
 impl Drop for TestCgroup {
     fn drop(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            let Ok(mut dirs) = descendants(&self.path) else {
-                return;
-            };
-            for dir in &dirs {
-                kill_all(dir);
-            }
-            dirs.reverse();
-            if dirs.iter().all(|dir| fs::remove_dir(dir).is_ok()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        if !self.remove() {
+            eprintln!("{} could not be removed", self.path.display());
         }
-        eprintln!("{} could not be removed", self.path.display());
     }
 }
 

@@ -111,7 +111,7 @@ impl EvictionLimiter {
     }
 
     /// Until this moment (nanoseconds of CLOCK_MONOTONIC; 0: not at all) pods go for files only where that is urgent: the
-    /// API server accepts no DELETE, and the files of a further victim would stay as well.
+    /// API server has not accepted a DELETE yet, and the files of a further victim would stay as well.
     pub fn await_removals(&self, until: u64) {
         self.removals_awaited_until.store(until, Ordering::Relaxed);
     }
@@ -356,7 +356,11 @@ pub struct Rate {
 /// An eviction of an earlier agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RestoredEviction {
-    /// Moment of the eviction, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before this boot.
+    /// Moment at which the pod was killed or asked to go, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if
+    /// it was before this boot.
+    pub begun: i64,
+    /// The same from which limits count it: where nothing tells when a pod that was asked to go ended, the end of its
+    /// time.
     pub at: i64,
     /// Whether it was in this boot.
     pub is_same_boot: bool,

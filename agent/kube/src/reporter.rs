@@ -130,7 +130,7 @@ struct Remover {
     /// Largest number of them: as many as an earlier agent has left, and some more.
     most_jobs: usize,
     evicted_pods: EvictedPods,
-    /// Evictions for files whose DELETEs were not taken, by their ids: until when their pods' files are awaited, in
+    /// Evictions for files whose pods are not deleted yet, by their ids: until when their files are awaited, in
     /// nanoseconds of CLOCK_MONOTONIC.
     awaited: BTreeMap<String, u64>,
     /// Pods that the kubelet may still take back.
@@ -249,6 +249,7 @@ impl Reporter {
 impl Remover {
     async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut is_closed = false;
+        self.await_files_of_left_over();
         loop {
             self.look_for_taken_back();
             self.begin();
@@ -277,6 +278,7 @@ impl Remover {
     fn take(&mut self, job: Job) {
         if self.unreported.load(Ordering::Relaxed) < self.most_jobs {
             self.unreported.fetch_add(1, Ordering::Relaxed);
+            self.await_files(&job);
             self.jobs.push_front(job);
         } else {
             self.client.counters.reports_deferred.add();
@@ -360,35 +362,38 @@ impl Remover {
     }
 
     fn try_again(&mut self, mut job: Job) {
+        let is_first = !job.is_tried && !self.jobs.iter().any(|job| job.is_tried);
         job.is_tried = true;
-        self.await_files(&job.eviction);
-        self.jobs.push_back(job);
-        self.retry.pause();
-    }
-
-    /// The DELETE of a pod was not accepted. The kubelet removes the files of a pod that is deleted: where it went for
-    /// those, the next one would go in vain.
-    fn await_files(&mut self, eviction: &EvictionRecord) {
-        let signal = eviction.signal.parse::<Signal>();
-        let went_for_files = signal.is_ok_and(|signal| signal.resource().is_of_files());
-        if !went_for_files || eviction.boot() != self.boot {
-            return;
-        }
-        let signalled = eviction.stages.signalled;
-        let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());
-        self.publish_awaited();
-        if until <= monotonic_ns() {
-            return;
-        }
-        if self.awaited.is_empty() {
-            let pod = eviction.pod();
+        self.await_files(&job);
+        if is_first && self.awaited.contains_key(&job.eviction.id) {
+            let pod = job.eviction.pod();
             tracing::warn!(
                 pod,
                 "an evicted pod is not deleted yet: others are evicted for files only where that is urgent"
             );
         }
-        self.awaited.insert(eviction.id.clone(), until);
-        self.publish_awaited();
+        self.jobs.push_back(job);
+        self.retry.pause();
+    }
+
+    /// Until a pod is deleted. The kubelet removes its files then: where it went for those, the next one would go in
+    /// vain before.
+    fn await_files(&mut self, job: &Job) {
+        let eviction = &job.eviction;
+        let signal = eviction.signal.parse::<Signal>();
+        let went_for_files = signal.is_ok_and(|signal| signal.resource().is_of_files());
+        if job.outcome.is_none() && went_for_files && eviction.boot() == self.boot {
+            let signalled = eviction.stages.signalled;
+            let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());
+            self.awaited.insert(eviction.id.clone(), until);
+            self.publish_awaited();
+        }
+    }
+
+    fn await_files_of_left_over(&mut self) {
+        let jobs = std::mem::take(&mut self.jobs);
+        jobs.iter().for_each(|job| self.await_files(job));
+        self.jobs = jobs;
     }
 
     fn publish_awaited(&mut self) {

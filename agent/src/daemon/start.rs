@@ -16,7 +16,7 @@ use evictd_store::{
 use jiff::Timestamp;
 
 use super::{
-    Agent, ConfigSource, RunError,
+    Agent, ConfigSource, RESCAN_TICKS, RunError,
     evictions::{EnsureDead, EvictionLog, MessageBuilder, clear, restore},
     fastpath::{self, RunningFastPath},
     journal::JournalWriter,
@@ -214,7 +214,8 @@ impl Agent {
             config: config.clone(),
             config_watch,
             cgroup_events: signals.cgroup_events,
-            ticks: 0,
+            // The first tick compares all cgroups: what has come since the first table was before the hook.
+            ticks: RESCAN_TICKS - 1,
             eviction_log: EvictionLog::new(journal, messages),
             journal: JournalWriter::new(disk),
             incidents,

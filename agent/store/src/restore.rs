@@ -156,6 +156,7 @@ impl Counts {
             let at = i64::try_from(i128::from(now) - ago).unwrap_or(i64::MIN);
             match record {
                 Record::Counted(counted) => evictions.push(RestoredPod {
+                    begun: at,
                     at: match counted.is_agreed {
                         true => at,
                         // It counts from its end, which is then at the latest.
@@ -216,7 +217,10 @@ fn moment(record: &Record) -> Option<Moment<'_>> {
 
 #[derive(Clone, Debug)]
 struct RestoredPod {
-    /// Limits count it from then on, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
+    /// Time at which the pod was killed or asked to go, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it
+    /// was before that.
+    begun: i64,
+    /// Limits count it from then on, as above.
     at: i64,
     /// Time at which the pod's time to end is over, in nanoseconds of this boot's CLOCK_MONOTONIC.
     end: i64,
@@ -339,6 +343,7 @@ impl Restored {
         let restored = |e: &RestoredPod| RestoredEviction {
             at_own_limit: is_own_limit(&e.counted.signal),
             is_requested: e.is_requested(),
+            begun: e.begun,
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {
@@ -370,7 +375,9 @@ impl Restored {
         &self,
         is_there: impl Fn(&str, u64) -> bool,
     ) -> evictd_engine::RestoredState {
-        let killed = self.under_way().map(|e| e.counted.uid.clone());
+        let killed = self
+            .under_way()
+            .map(|e| (e.counted.uid.clone(), e.counted.at));
         let victims = self.under_way().map(|e| evictd_engine::RestoredPending {
             uid: e.counted.uid.clone(),
             at: e.end,

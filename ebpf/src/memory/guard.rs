@@ -8,7 +8,7 @@
 mod reclaim;
 
 use aya_ebpf::{
-    bindings::BPF_NOEXIST,
+    bindings::BPF_ANY,
     helpers::{bpf_get_current_task, bpf_ktime_get_ns, bpf_send_signal},
     macros::map,
     maps::{Array, HashMap},
@@ -34,7 +34,7 @@ static PINNED_GUARD: Array<GuardLease> = Array::with_max_entries(1, 0);
 #[map]
 static VICTIMS: HashMap<VictimKey, VictimLimits> =
     HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
-/// The first kill from each pod, by the id of its cgroup: the agent tells of it and ends what is left of the pod.
+/// The last kill from each pod, by the id of its cgroup: the agent tells of it and ends what is left of the pod.
 #[map]
 static KILLED: HashMap<u64, KernelKillRecord> =
     HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
@@ -103,8 +103,9 @@ fn kill(scope: u64, cgroup_id: u64) {
             (),
             "killed a task of cgroup {} for scope {}", cgroup_id, scope
         );
-        // Only the first one from a pod. A map that is full loses what it would tell, and nothing else.
-        let _ = KILLED.insert(&cgroup_id, &kill, BPF_NOEXIST.into());
+        // The last one: what is left of an earlier one may have ended and run anew. A map that is full loses what it would
+        // tell, and nothing else.
+        let _ = KILLED.insert(&cgroup_id, &kill, BPF_ANY.into());
     }
 }
 

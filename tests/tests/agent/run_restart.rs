@@ -32,6 +32,20 @@ fn a_start_that_fails_leaves_no_pod_throttled() {
     }
 }
 
+/// Its service is started again, say.
+#[test]
+fn a_scope_that_is_made_anew_is_watched_again() {
+    let files = as_root!(Files::of_hog("anew", 256));
+    let agent = files.start(&[]);
+    let scope = files.scope();
+    scope.make_anew(256 * MIB).unwrap();
+    scope.child("besteffort/hog").unwrap();
+    assert!(agent.says("the scope's cgroup was made anew"));
+    files.until_killed("hog", &TOO_MUCH);
+    assert!(until(SOON, || files.evicted() == ["hog"]));
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+}
+
 struct Limited {
     files: Files,
 }

@@ -417,6 +417,43 @@ fn the_next_agent_replaces_it_and_detach_removes_it() {
     }
 }
 
+/// As where the kubelet runs out of patience, or the memory that the agent locks is more than its limit. The guard in force stays.
+#[test]
+fn starts_that_fail_pile_up_no_guards() {
+    let guarded = or_skip!(Guarded::left_by_an_agent("guardpile"));
+    let (first, config) = (guarded.pinned(), guarded.files.write().unwrap());
+    for _ in 0..4 {
+        let before = guarded.pinned();
+        let words = match before.len() > first.len() {
+            true => "an agent that ended while it started is removed",
+            false => "the guard is pinned",
+        };
+        Agent::begin(&config, words).unwrap().kill();
+        let after = guarded.pinned();
+        assert!(after.len() <= 2 * first.len(), "{before:?} {after:?}");
+        let is_left = first.iter().all(|name| after.contains(name));
+        assert!(is_left || after.len() == first.len(), "it has taken over");
+    }
+    let _agent = guarded.start().unwrap();
+    assert_eq!(guarded.pinned().len(), first.len());
+}
+
+/// The container was started again meanwhile: the last kill counts, and the first one is too long ago to be told.
+#[test]
+fn of_two_kills_while_no_agent_runs_the_last_one_counts() {
+    let mut guarded = or_skip!(Guarded::left_by_an_agent("guardtwice"));
+    for wait in [11, 0] {
+        let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH]).unwrap();
+        guarded.ends_the_hog(hog);
+        std::thread::sleep(Duration::from_secs(wait));
+    }
+    let killed = Instant::now();
+    let _agent = guarded.start().unwrap();
+    // A start that takes as long comes too late for both.
+    let is_late = killed.elapsed() > Duration::from_secs(9);
+    assert!(is_late || until(SOON, || guarded.files.evicted() == ["hog"]));
+}
+
 /// An agent whose hook cannot be pinned leaves no guard behind that would take it for gone, and logs what that one has killed.
 #[test]
 fn an_agent_without_a_guard_replaces_it_too() {

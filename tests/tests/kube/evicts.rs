@@ -733,3 +733,20 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     assert_eq!(member.outcomes(2).len(), 2);
     assert_eq!(member.evictions()[1].name, "wild");
 }
+
+/// The agent has listed the cgroups, and its hook for them is not attached yet.
+#[test]
+fn a_pod_that_starts_while_the_agent_starts_is_known_at_once() {
+    let member = as_root!(ClusterNode::new("meanwhile", 256).unwrap());
+    let listed = "allocatableMemory.available is not watched";
+    let agent = Agent::begin(&member.write().unwrap(), listed).unwrap();
+    agent.stop().unwrap();
+    let late = member.best_effort("late", 1);
+    agent.go_on().unwrap();
+    assert!(agent.says("the agent is watching"));
+    let began = Instant::now();
+    Hog::until_killed(&late, &["--mib", "210"]);
+    assert_eq!(member.evicted(1), ["late"]);
+    // All cgroups are compared again after a minute.
+    assert!(began.elapsed() < Duration::from_secs(30), "{}", agent.log());
+}

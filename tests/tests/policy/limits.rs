@@ -288,6 +288,32 @@ fn the_more_sparing_of_equals_decides() {
     );
 }
 
+/// It has ended early, and runs anew before the time that it was given is over.
+#[test]
+fn a_pod_that_runs_anew_is_not_asked_to_go_any_more() {
+    let mut node = as_root!(Node::new("askedanew", 64).unwrap());
+    let cgroup = node.best_effort("a");
+    let _runs = Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap();
+    let (table, now) = (node.table(), i64::try_from(monotonic_ns()).unwrap());
+    let entry = &table.entries[0];
+    let is_asked = |begun: i64| {
+        let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
+        evaluator.restore(vec![RestoredEviction {
+            begun,
+            at: begun + 300_000_000_000,
+            is_same_boot: true,
+            pod: entry.pod.clone(),
+            is_requested: true,
+            ..RestoredEviction::default()
+        }]);
+        evaluator.set_pods(&table.entries);
+        entry.eviction_state.is_requested()
+    };
+    assert!(!is_asked(now - 60_000_000_000));
+    assert!(is_asked(now));
+    assert_eq!(entry.eviction_state.evicted_at(), now.unsigned_abs());
+}
+
 /// What an earlier agent has evicted counts as if this one had done it, also for policies that come later.
 #[test]
 fn what_was_evicted_before_counts() {
@@ -304,6 +330,7 @@ fn what_was_evicted_before_counts() {
     let gone = table.entries.iter().find(|e| e.pod.name == "gone").unwrap();
     let now = i64::try_from(monotonic_ns()).unwrap();
     let restored = |ago: i64, is_workload_known| RestoredEviction {
+        begun: now - ago * 1_000_000_000,
         at: now - ago * 1_000_000_000,
         is_same_boot: true,
         pod: gone.pod.clone(),

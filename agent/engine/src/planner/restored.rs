@@ -9,8 +9,9 @@ use crate::{NodeCondition, Signal, record::SignalUse};
 pub struct RestoredState {
     /// Pods that may be on their way still, or whose files are; the newest of one pod last.
     pub victims: Vec<RestoredPending>,
-    /// The UIDs of all pods that were killed lately, whatever is left of them.
-    pub killed: Vec<String>,
+    /// The UIDs of all pods that were killed or asked to go lately, whatever is left of them, each with when that was;
+    /// the last one of a pod last.
+    pub killed: Vec<(String, u64)>,
     /// Evictions for a signal, the oldest first.
     pub evictions: Vec<RestoredOwnerEviction>,
     /// Recreations, the oldest first.

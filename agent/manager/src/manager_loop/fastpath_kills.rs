@@ -24,7 +24,7 @@ pub(crate) struct KnownKills {
 
 #[derive(Debug)]
 struct LastKill {
-    /// Time of the kill; 0 for one by an earlier agent.
+    /// Time of the kill.
     at: u64,
     /// Time at which it was last looked whether the pod runs again.
     looked: u64,
@@ -54,7 +54,7 @@ impl KnownKills {
         Self {
             since,
             last: killed
-                .map(|uid| (uid.clone(), LastKill::new(0, since)))
+                .map(|(uid, at)| (uid.clone(), LastKill::new(*at, since)))
                 .collect(),
         }
     }
@@ -96,9 +96,7 @@ impl KnownKills {
             return AfterKill::Ends;
         }
         last.looked = now;
-        last.ran_again = !entry
-            .killer
-            .holds_older_than(last.at.max(self.since) + STARTING);
+        last.ran_again = !entry.killer.holds_older_than(last.at + STARTING);
         match last.ran_again {
             true => AfterKill::RunsAgain,
             false => AfterKill::Ends,
@@ -177,5 +175,41 @@ impl ManagerLoop {
         if outcome == KillOutcome::Killed {
             self.node.usage_collector.forget_files(uid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use evictd_engine::{Pod, model::settings::Mode};
+    use evictd_node::proc::process::started;
+
+    use super::*;
+
+    /// One container had been started again before the agent was, and another one of the pod ends only later.
+    #[test]
+    fn a_pod_may_have_run_again_before_the_agent_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = std::process::id();
+        for file in ["memory.usage_in_bytes", "memory.stat", "cgroup.procs"] {
+            fs::write(dir.path().join(file), format!("{own}\n")).unwrap();
+        }
+        let pod = Pod {
+            uid: "a".into(),
+            ..Pod::default()
+        };
+        let entry = PodEntry::open(pod, dir.path(), Mode::Evictd).unwrap();
+        let started = started(own.cast_signed()).unwrap().cast_unsigned();
+        let killed_at = |at: u64| {
+            let restored = RestoredState {
+                killed: vec![("a".into(), at)],
+                ..RestoredState::default()
+            };
+            let due = monotonic_ns() + 2 * LOOK_NS;
+            KnownKills::after(&restored).look_at(&entry, false, due)
+        };
+        assert_eq!(killed_at(started - SECOND), AfterKill::RunsAgain);
+        assert_eq!(killed_at(started + SECOND), AfterKill::Ends);
     }
 }

@@ -14,6 +14,8 @@ use evictd_sys::{clock::monotonic_ns, fs::PathError};
 
 use super::syscall;
 
+/// The name of the map that each agent pins: what its programs have killed.
+pub const KILLED: &str = "killed";
 /// `BPF_FS_MAGIC`.
 const BPF_FS: u64 = 0xcafe_4a11;
 
@@ -76,13 +78,9 @@ impl PinDirectory {
     }
 
     /// Iterates over the paths at which earlier agents have pinned an object of this name.
-    pub fn earlier(&self, name: &str) -> impl Iterator<Item = &Path> {
-        let prefix = format!("{name}-");
-        let is_named = move |path: &&PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with(&prefix))
-        };
-        self.earlier.iter().filter(is_named).map(PathBuf::as_path)
+    pub fn earlier<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Path> {
+        let earlier = self.earlier.iter().map(PathBuf::as_path);
+        earlier.filter(move |path| is_named(path, name))
     }
 
     /// Removes what this agent has pinned.
@@ -96,12 +94,32 @@ impl PinDirectory {
         remove(names).map(drop)
     }
 
+    /// Removes what agents have pinned that ended before they took over, or starts that fail would pile it up. An agent
+    /// that takes over removes all that is older: in force is what the oldest map of kills belongs to.
+    ///
+    /// # Errors
+    /// As [`Self::remove_earlier`].
+    pub fn remove_unfinished(&mut self) -> Result<usize, PathError> {
+        let Some(in_force) = self.earlier(KILLED).filter_map(run_of).min() else {
+            return Ok(0);
+        };
+        let is_kept = |path: &PathBuf| run_of(path).is_none_or(|run| run == in_force);
+        let (kept, unfinished) = std::mem::take(&mut self.earlier)
+            .into_iter()
+            .partition(is_kept);
+        self.earlier = kept;
+        remove(unfinished)
+    }
+
     /// Removes what earlier agents have pinned; how many names that were.
     ///
     /// # Errors
     /// The first one that cannot be removed, after all others were.
     pub fn remove_earlier(&mut self) -> Result<usize, PathError> {
-        remove(std::mem::take(&mut self.earlier))
+        let mut names = std::mem::take(&mut self.earlier);
+        // First: where this ends in between, what has lost its map of kills is in force no more.
+        names.sort_by_key(|path| !is_named(path, KILLED));
+        remove(names)
     }
 }
 
@@ -144,6 +162,19 @@ pub fn require_bpffs(path: &Path) -> Result<(), PinError> {
     }
 }
 
+/// What was pinned, and the run of the agent that has pinned it.
+fn parts(path: &Path) -> Option<(&str, &str)> {
+    path.file_name()?.to_str()?.rsplit_once('-')
+}
+
+fn is_named(path: &Path, name: &str) -> bool {
+    parts(path).is_some_and(|(what, _)| what == name)
+}
+
+fn run_of(path: &Path) -> Option<u64> {
+    parts(path)?.1.parse().ok()
+}
+
 fn names(path: &Path) -> Result<Vec<PathBuf>, PathError> {
     let entries = fs::read_dir(path).map_err(PathError::at(path))?;
     let paths = entries.map(|entry| entry.map(|e| e.path()));
@@ -177,6 +208,27 @@ mod tests {
             "{error}"
         );
         assert!(!dir.path().join("evictd").exists());
+    }
+
+    /// 10 was about to be removed by 20, which is in force; 30 and 40 have not come so far.
+    #[test]
+    fn of_starts_that_failed_nothing_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_force = ["killed-20", "memory-20"];
+        let others = ["reclaim-10", "killed-30", "memory-30", "direct-reclaim-40"];
+        for name in in_force.iter().chain(&others) {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let mut pins = PinDirectory {
+            path: dir.path().to_owned(),
+            earlier: names(dir.path()).unwrap(),
+            run: 50,
+        };
+        assert_eq!(pins.remove_unfinished().unwrap(), others.len());
+        let mut left = names(dir.path()).unwrap();
+        left.sort();
+        assert_eq!(left, in_force.map(|name| dir.path().join(name)));
+        assert_eq!(pins.remove_earlier().unwrap(), in_force.len());
     }
 
     #[test]

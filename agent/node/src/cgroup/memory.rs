@@ -163,6 +163,11 @@ impl MemoryCgroup {
         self.id
     }
 
+    /// Whether this cgroup is the one at its path. A removed one may be followed by another of the same name.
+    pub fn is_there(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|meta| meta.ino() == self.id)
+    }
+
     /// Everything charged here and below, in bytes: one read of one number. Does not allocate.
     ///
     /// v2's root has no such file; there it is anon + file of `memory.stat`, as for the kubelet (opencontainers/cgroups

@@ -131,12 +131,12 @@ impl State {
         let last = self.restored.iter().rfind(|e| e.pod.uid == *uid);
         // An evicted pod does not count as available, unless it runs anew.
         if let Some(last) = last.filter(|e| e.is_same_boot)
-            && let Ok(at) = u64::try_from(last.at)
-            && !managed.is_younger_than(at)
+            && let Ok(begun) = u64::try_from(last.begun)
+            && !managed.is_younger_than(begun)
             // This agent may have evicted it since.
-            && managed.eviction_state().evicted_at() < at
+            && managed.eviction_state().evicted_at() < begun
         {
-            managed.eviction_state().mark_evicted(at);
+            managed.eviction_state().mark_evicted(begun);
             managed.eviction_state().set_requested(last.is_requested);
         }
         if let Some(signalled) = self.ending.get(uid) {

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 const MAX_DEPTH: usize = 64;
 
 /// Empties directories; they themselves stay, for the next pod. Files that have changed since `until` stay as well, and
-/// directories that were made since.
+/// directories that were made since. A time later than now says nothing: the clock was set back, and they go.
 pub fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
         let emptied = open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
@@ -52,7 +52,8 @@ fn opened(directory: &File) -> PathBuf {
 
 fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
     let (path, metadata) = (entry.path(), entry.metadata()?);
-    let until = until.filter(|until| metadata.ctime() > until.as_second());
+    let now = Timestamp::now();
+    let until = until.filter(|until| is_since(*until, now, metadata.ctime()));
     match (metadata.is_dir(), until) {
         // Follows no link, neither there nor below.
         (true, None) => fs::remove_dir_all(path),
@@ -64,7 +65,7 @@ fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::R
             // By its birth time, which not every filesystem has.
             let is_old = metadata
                 .created()
-                .is_ok_and(|at| at <= SystemTime::from(until));
+                .is_ok_and(|at| at <= SystemTime::from(until) || at > SystemTime::from(now));
             match is_old && fs::read_dir(opened(&directory))?.next().is_none() {
                 true => fs::remove_dir(path),
                 false => Ok(()),
@@ -72,6 +73,11 @@ fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::R
         }
         (_, Some(_)) => Ok(()),
     }
+}
+
+/// Whether a second is one since `until`, and none to come.
+fn is_since(until: Timestamp, now: Timestamp, second: i64) -> bool {
+    (until.as_second() + 1..=now.as_second()).contains(&second)
 }
 
 #[cfg(test)]
@@ -101,6 +107,17 @@ mod tests {
         let is_there = |name| path(name).exists();
         assert!(!is_there("left") && !is_there("used/old"));
         assert!(is_there("used/new") && is_there("empty"));
+    }
+
+    /// The evicted pod has written what was last changed at a time that is still to come.
+    #[test]
+    fn files_from_before_the_clock_was_set_back_go() {
+        let now = Timestamp::now();
+        let hour = Duration::from_secs(3600);
+        let is_kept = |changed: Timestamp| is_since(now - hour, now, changed.as_second());
+        assert!(!is_kept(now - 2 * hour), "before its end");
+        assert!(is_kept(now - hour / 2) && is_kept(now), "by the next run");
+        assert!(!is_kept(now + hour));
     }
 
     /// As a process of the pod may put it there.

@@ -51,7 +51,7 @@ impl RunningFastPath {
         let status = Arc::<FastPathStatus>::default();
         let mut pins = pinned_guard::pin(config, &mut *trigger);
         let is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
-        pins.as_ref()
+        pins.as_mut()
             .filter(|_| is_pinned)
             .map(pinned_guard::inherit);
         let (thread, refusals) = FastPath::start(FastPathSetup {

@@ -61,12 +61,22 @@ pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
 
 /// Has the fast path take note of what the guard of an earlier agent has killed. Before the fast path starts: it drops
 /// restored victims without processes in its first cycle, and would then count the guard's kill as a new eviction.
-pub fn inherit(pins: &Pins) {
+/// Agents that ended before they took over have left programs of no use: those are removed here, since this start may
+/// fail as well.
+pub fn inherit(pins: &mut Pins) {
     match inherit_kills(&pins.directory) {
         Ok(0) => {}
         Ok(pods) => tracing::warn!(pods, "the guard has killed while no agent ran"),
         Err(error) => {
             tracing::error!(%error, "what the guard has killed while no agent ran cannot be read");
+            return;
+        }
+    }
+    match pins.directory.remove_unfinished() {
+        Ok(0) => {}
+        Ok(_) => tracing::warn!("the guard of an agent that ended while it started is removed"),
+        Err(error) => {
+            tracing::error!(%error, "the guard of an agent that ended while it started stays attached");
         }
     }
 }

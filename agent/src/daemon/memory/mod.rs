@@ -60,13 +60,16 @@ pub fn protection(node: &Scope) -> Protection {
 }
 
 impl Agent {
-    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may
-    /// swap out.
+    /// Hands over the node's scope when its capacity has changed, its cgroup is another one, or swap has come or gone;
+    /// the pods with what they may swap out.
     pub fn follow_node_scope(&mut self) {
         let Some(scopes) = self.memory.node.refresh(&self.config) else {
             return;
         };
         self.memory.protection = protection(&scopes.fastpath);
+        self.oom
+            .attributor
+            .set_node_scope(scopes.fastpath.cgroup().id());
         self.fastpath
             .control
             .send_node_scope(Box::new(scopes.fastpath));

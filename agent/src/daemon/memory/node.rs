@@ -60,22 +60,25 @@ impl NodeMemory {
         }
     }
 
-    /// The scopes with the present capacity, where it has changed or swap has come or gone.
+    /// The scopes with the present capacity, where it has changed, swap has come or gone, or the cgroup was made anew.
     ///
     /// # Errors
     /// The thresholds cannot be kept with the new capacity.
     pub fn update(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
         let has_swap = has_swap();
-        if self.now()? == self.capacity && has_swap == self.has_swap {
+        let is_same = self.cgroup.is_there();
+        if is_same && self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
         }
+        // Opened first: where it is made anew meanwhile, the next look finds that it is another one.
+        let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(ScopeError::from)?;
         let scopes = node_scopes(config)?;
-        let node = &scopes.fastpath;
-        if node.cgroup().id() != self.cgroup.id() {
-            // What is watched is gone, which the fast path reports.
-            return Ok(None);
+        if !is_same {
+            let cgroup = cgroup.path().display();
+            tracing::warn!(%cgroup, "the scope's cgroup was made anew: it is watched from now on");
         }
-        self.capacity = node.capacity();
+        self.cgroup = cgroup;
+        self.capacity = scopes.fastpath.capacity();
         self.has_swap = has_swap;
         Ok(Some(scopes))
     }

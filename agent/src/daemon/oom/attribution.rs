@@ -162,6 +162,13 @@ impl OomAttributor {
         Arc::clone(&self.counters)
     }
 
+    /// The node's scope may be another cgroup now.
+    pub fn set_node_scope(&mut self, id: u64) {
+        if let Some(node) = self.scopes.first_mut() {
+            *node = id;
+        }
+    }
+
     /// The pods' cgroup is watched too, or is another one now.
     pub fn set_pods_scope(&mut self, id: u64) {
         self.scopes.truncate(1);

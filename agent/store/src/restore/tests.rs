@@ -291,9 +291,12 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
     let left = restored.requests();
     assert_eq!((left.len(), left[0].left), (1, 25 * SECOND));
     assert!(restored.victims().is_empty(), "pressure may still kill it");
-    let victims = restored.planner_state(|_, _| true).victims;
-    assert!(victims.len() == 1 && victims[0].is_requested);
+    let state = restored.planner_state(|_, _| true);
+    assert!(state.victims.len() == 1 && state.victims[0].is_requested);
     assert!(restored.evictions()[0].is_requested);
+    // What is younger than the request runs anew.
+    assert_eq!(restored.evictions()[0].begun, 100 * SECOND_NS);
+    assert_eq!(state.killed, [("uid-1".to_owned(), 100 * SECOND)]);
     // With one it goes when that has agreed.
     assert!(recall(vec![record(true)]).is_empty());
     let agreed = Counted {

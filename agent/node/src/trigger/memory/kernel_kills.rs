@@ -6,10 +6,10 @@ use aya::maps::{HashMap, Map, MapData, MapError};
 use evictd_common::memory::KernelKillRecord;
 use evictd_sys::clock::monotonic_ns;
 
-use crate::bpf::{object::chain, pin::PinDirectory};
-
-/// The name of the map among what is pinned.
-const NAME: &str = "killed";
+use crate::bpf::{
+    object::chain,
+    pin::{KILLED, PinDirectory},
+};
 
 /// The programs have killed a process of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl KernelKills {
     /// # Errors
     /// What `bpf(2)` answers.
     pub(super) fn pin(&self, pins: &PinDirectory) -> Result<(), String> {
-        self.0.pin(pins.path_for(NAME)).map_err(|e| chain(&e))
+        self.0.pin(pins.path_for(KILLED)).map_err(|e| chain(&e))
     }
 }
 
@@ -62,17 +62,20 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
     let open = |path| {
         HashMap::<_, u64, KernelKillRecord>::try_from(Map::HashMap(MapData::from_pin(path)?))
     };
-    let path = pins.path_for(NAME);
+    let path = pins.path_for(KILLED);
     let is_pinned = path.try_exists().unwrap_or(true);
     let mut own = is_pinned.then(|| open(path)).transpose()?;
     let (mut count, mut result) = (0, Ok(()));
-    for path in pins.earlier(NAME) {
+    for path in pins.earlier(KILLED) {
         let moved = open(path.to_owned()).and_then(|mut earlier| {
             while let Some(cgroup_id) = earlier.keys().next() {
                 let cgroup_id = cgroup_id?;
                 let kill = earlier.get(&cgroup_id, 0)?;
                 if let Some(own) = &mut own {
-                    own.insert(cgroup_id, kill, 0)?;
+                    let is_newest = |known: KernelKillRecord| known.time_ns < kill.time_ns;
+                    if own.get(&cgroup_id, 0).map_or(true, is_newest) {
+                        own.insert(cgroup_id, kill, 0)?;
+                    }
                     count += 1;
                 } else {
                     let ago = Duration::from_nanos(monotonic_ns().saturating_sub(kill.time_ns));
