@@ -20,7 +20,7 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listen_with(address, both_families)
 }
 
-/// Whether [`listen`] would be given an address, or finds it in use. It listens to nothing, so that an agent which starts
+/// Whether `listen` would be given an address, or finds it in use. It listens to nothing, so that an agent which starts
 /// meanwhile is not refused.
 ///
 /// # Errors

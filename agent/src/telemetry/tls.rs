@@ -113,7 +113,7 @@ impl Tls {
 /// Tests the certificate and the key in these files, as at the agent's start.
 ///
 /// # Errors
-/// As [`Tls::open`].
+/// As `Tls::open`.
 pub fn test_files(files: &CertificateFiles) -> Result<(), ServeError> {
     from_files(files).map(drop)
 }
