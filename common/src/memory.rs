@@ -184,7 +184,7 @@ pub struct VictimLimits {
     pub min_pod_pages: u64,
 }
 
-/// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
+/// The last kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelKillRecord {

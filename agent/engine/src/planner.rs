@@ -87,7 +87,6 @@ impl Planner {
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
-        let files_stayed = self.pending.files_stay(now);
         self.pending.take_look(now, node);
         self.choices.keep(|uid| self.pending.contains(uid));
         self.usage_growth.forget_old(unsigned_ns(now));
@@ -95,7 +94,12 @@ impl Planner {
         let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         self.blocked.keep(&due);
-        if !due.iter().any(|t| t.signal.resource().is_of_files()) {
+        // Not by what is due: a soft threshold may be blocked, and a disk slow to answer.
+        let is_of_files = |t: &Threshold| t.signal.resource().is_of_files();
+        if !self
+            .thresholds()
+            .any(|t| is_of_files(t) && self.is_pressed(t))
+        {
             self.pending.forget_files();
         }
         let mut met_in_force = self.pressure.take_met_in_force();
@@ -103,7 +107,7 @@ impl Planner {
         let mut plan = Plan {
             met_in_force,
             stuck: self.pending.take_stuck(now),
-            files_stay: self.pending.files_stay(now) && !files_stayed,
+            files_stay: self.settings.mode == Mode::Evictd && self.pending.take_files_stay(now),
             conditions: self.pressure.conditions(now),
             recreations: self.recreations(now, node),
             forecasts: self.forecasts(now, node),

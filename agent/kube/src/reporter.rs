@@ -362,7 +362,11 @@ impl Remover {
     }
 
     fn try_again(&mut self, mut job: Job) {
-        let is_first = !job.is_tried && !self.jobs.iter().any(|job| job.is_tried);
+        let is_first = !job.is_tried
+            && !self
+                .jobs
+                .iter()
+                .any(|job| job.is_tried && self.awaited.contains_key(&job.eviction.id));
         job.is_tried = true;
         self.await_files(&job);
         if is_first && self.awaited.contains_key(&job.eviction.id) {

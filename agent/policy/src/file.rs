@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_config::{ConfigError, yaml_reason};
+use evictd_config::{ConfigError, read_at_most, yaml_reason};
 use evictd_sys::fs::PathError;
 use serde_json::Value;
 
@@ -65,7 +65,17 @@ fn load_beside(
 ) -> Result<Vec<EvictionPolicy>, PolicyError> {
     let mut policies: Vec<EvictionPolicy> = Vec::new();
     for path in files(paths)? {
-        for policy in read_beside(&path, tenants.as_deref_mut())? {
+        let before = tenants.as_ref().map_or(0, |tenants| tenants.len());
+        let read = read_beside(&path, tenants.as_deref_mut())?;
+        let tenants = tenants.as_deref().map_or(&[][..], Vec::as_slice);
+        for (at, tenant) in tenants.iter().enumerate().skip(before) {
+            let name = |t: &PodEvictionPolicy| format!("{}/{}", t.namespace, t.name);
+            if tenants[..at].iter().any(|t| name(t) == name(tenant)) {
+                let reason = format!("policy {} is in another document already", name(tenant));
+                return Err(PolicyError::File { path, reason });
+            }
+        }
+        for policy in read {
             if policies.iter().any(|p| p.name == policy.name) {
                 let reason = format!("policy {} is in another document already", policy.name);
                 return Err(PolicyError::File { path, reason });
@@ -131,13 +141,7 @@ fn read_beside(
         path: path.into(),
         reason,
     };
-    let length = fs::metadata(path).map_err(PathError::at(path))?.len();
-    if length > MAX_BYTES {
-        return Err(wrong(format!(
-            "is {length} bytes long, more than {MAX_BYTES}"
-        )));
-    }
-    let text = fs::read_to_string(path).map_err(PathError::at(path))?;
+    let text = read_at_most(path, MAX_BYTES).map_err(PathError::at(path))?;
     let documents = serde_saphyr::from_multiple::<Value>(&text);
     let documents = documents.map_err(|e| wrong(yaml_reason(&e)))?;
     let documents = documents.into_iter().filter(|d| !d.is_null()).enumerate();

@@ -139,7 +139,7 @@ impl Check {
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(thresholds::sizing(capacity, &config.eviction));
         }
-        findings.extend(config.and_then(|config| thresholds::amounts(&config.eviction.thresholds)));
+        findings.extend(config.and_then(thresholds::amounts));
         findings.extend(config.into_iter().flat_map(thresholds::findings));
         findings.extend(config.into_iter().flat_map(start::findings));
         Self {

@@ -1,7 +1,7 @@
 //! The thresholds of a configuration on this machine: their amounts, which of them are met now, and whether the
 //! reservations cover them.
 
-use evictd_config::Config;
+use evictd_config::{Config, Origin};
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
     model::settings::{EvictionConfig, Mode},
@@ -54,7 +54,8 @@ fn ignored_finding(ignored: &[&Threshold]) -> Option<Finding> {
 }
 
 /// Amounts that are hardly meant: a suffix that is missing or wrong, and a reclaim of more than there is.
-pub(super) fn amounts(thresholds: &[Threshold]) -> Option<Finding> {
+pub(super) fn amounts(config: &Config) -> Option<Finding> {
+    let thresholds = &config.eviction.thresholds;
     let is_bytes = |signal| {
         let mut disks = Signal::FILESYSTEMS.iter();
         Signal::MEMORY.contains(&signal) || disks.any(|(bytes, _)| *bytes == signal)
@@ -70,10 +71,10 @@ pub(super) fn amounts(thresholds: &[Threshold]) -> Option<Finding> {
     let mut odd = Vec::new();
     for threshold in thresholds.iter().filter(|t| !is_twin(t)) {
         let (signal, is_hard) = (threshold.signal, threshold.is_hard());
-        let field = if is_hard {
-            "evictionHard"
-        } else {
-            "evictionSoft"
+        let field = match config.origins.of(threshold) {
+            _ if !is_hard => "evictionSoft",
+            Origin::Fallback => "evictionHardFallback",
+            Origin::Defaults | Origin::Kubelet | Origin::Own => "evictionHard",
         };
         let value = match &threshold.value {
             ThresholdValue::Raised(raised) => &raised.base,
@@ -277,8 +278,11 @@ mod tests {
     fn amounts_that_are_hardly_meant_are_told() {
         let found = |own: serde_json::Value| {
             let config = Config::from_values(own, None).unwrap();
-            amounts(&config.eviction.thresholds).map(|finding| finding.detail)
+            amounts(&config).map(|finding| finding.detail)
         };
+        let fallback = serde_json::json!({"evictionHardFallback": {"memory.available": "100m"}});
+        let expected = "evictionHardFallback[memory.available]: 100m is 1 byte";
+        assert_eq!(found(fallback).as_deref(), Some(expected));
         for (hard, expected) in [
             (
                 "100m",

@@ -19,6 +19,11 @@ pub(super) enum Alignment {
     Right,
 }
 
+/// A format's width has an end, and a finding may be longer.
+fn pad(cell: &str, width: usize) -> String {
+    " ".repeat(width.saturating_sub(cell.chars().count()))
+}
+
 impl Table {
     /// A table with these headings.
     pub(super) fn new(columns: &[(&str, Alignment)]) -> Self {
@@ -54,8 +59,8 @@ impl Table {
                     .zip(&widths)
                     .zip(&self.alignments)
                     .map(|((cell, width), alignment)| match alignment {
-                        Alignment::Left => format!("{cell:<width$}"),
-                        Alignment::Right => format!("{cell:>width$}"),
+                        Alignment::Left => cell.clone() + &pad(cell, *width),
+                        Alignment::Right => pad(cell, *width) + cell,
                     });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');

@@ -87,10 +87,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         ),
         OutputFormat::Table => {
             let table = table(&thresholds, &origins);
-            Ok(match no_hard_threshold(&thresholds) {
-                Some(reason) => format!("{table}\n{reason}\n"),
-                None => table + pace(config.mode),
-            })
+            let reason = no_hard_threshold(&thresholds).map(|reason| format!("\n{reason}\n"));
+            let pace = (!thresholds.is_empty()).then(|| pace(config.mode));
+            Ok(table + reason.as_deref().unwrap_or_default() + pace.unwrap_or_default())
         }
     }
 }

@@ -185,6 +185,8 @@ fn shadow_and_pause_reclaim_nothing() {
         assert_eq!(node.calls(), [""; 0], "paused: {paused}");
         let speaks = agent.log().contains("would reclaim before pods go");
         assert_eq!(speaks, !paused);
+        // There may be no filesystem in which an earlier guard is pinned.
+        assert!(paused || !agent.log().contains("ERROR"), "{}", agent.log());
         assert!(reclaimed(&node.files.records()).is_none());
         assert!(node.lives());
     }

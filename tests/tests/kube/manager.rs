@@ -479,7 +479,7 @@ fn no_third_pod_goes_for_files_that_no_kubelet_removes() {
     // Their files count as on their way back for 30 s each.
     let signalled = member.evictions()[1].stages.signalled;
     sleep_from(signalled, Duration::from_secs(34));
-    assert!(agent.says("the kubelet does not remove the files of evicted pods"));
+    assert!(agent.says("the files of evicted pods are not removed"));
     assert_eq!(member.evicted(2), ["first", "second"]);
     assert!(hogs[2].is_alive());
 }

@@ -99,6 +99,10 @@ fn a_policy_of_a_namespace_is_checked_too() {
         &["render", file],
         "kind: \"PodEvictionPolicy\": must be EvictionPolicy",
     );
+    refuses(
+        &["check", file, file],
+        "policy shop/batch is in another document already",
+    );
     write(json!({"order": 5}));
     refuses(&["check", file], "batch: spec.order: 5: must lie between");
 }

@@ -36,6 +36,8 @@ pub(super) struct PendingVictims {
     /// Number of victims in a row whose files have stayed, and when the last of them was given up, in nanoseconds.
     stayed: u32,
     stayed_at: i64,
+    /// It was told that they stay.
+    is_told: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +124,25 @@ impl PendingVictims {
         self.victims.insert(uid.to_owned(), victim);
     }
 
+    /// Takes note of a pod that has ended because another client deletes it: its files are to come. One that was a victim
+    /// before is none for the second time.
+    pub(super) fn remember_deleted(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        settings: &PlannerSettings,
+        uid: &str,
+    ) {
+        if self.victims.contains_key(uid) {
+            return;
+        }
+        self.remember_seen(now, node, settings, uid);
+        if let Some(victim) = self.victims.get_mut(uid) {
+            let expected = &mut victim.expected;
+            expected.retain(|e| e.signal.resource().is_of_files());
+        }
+    }
+
     /// Takes note of a pod that the fast path has killed, once it reports that. What was noted before stays: meanwhile
     /// some has come.
     pub(super) fn remember_reported(
@@ -165,9 +186,11 @@ impl PendingVictims {
         for (signal, freed) in &freed {
             self.note_come(restored.at.min(now), *signal, freed.available);
         }
-        let expected = freed
-            .into_iter()
-            .map(|(signal, freed)| self.expected_of(&restored.uid, signal, freed));
+        let expected = freed.into_iter().map(|(signal, freed)| Expected {
+            // What came before the start is not known.
+            risen: u64::MAX,
+            ..self.expected_of(&restored.uid, signal, freed)
+        });
         let is_fastpath_signal = |signal| settings.fastpath_signals.contains(&signal);
         let victim = PendingVictim {
             is_requested: restored.is_requested,
@@ -199,7 +222,10 @@ impl PendingVictims {
             let come = files.filter_map(|e| e.has_come(node.observations));
             match come.reduce(|one, other| one | other) {
                 Some(true) => self.stayed = 0,
-                Some(false) if victim.is_dead && is_over(victim) => {
+                // As long as no pod is deleted, no kubelet is told to remove its files.
+                Some(false)
+                    if victim.is_dead && is_over(victim) && !node.bounds.awaits_removals =>
+                {
                     self.stayed += 1;
                     self.stayed_at = now;
                 }
@@ -288,9 +314,15 @@ impl PendingVictims {
         self.stayed >= STAYED && now.saturating_sub(self.stayed_at) < FILES_STAY_NANOS
     }
 
+    /// Whether files stay, and that was not told yet.
+    pub(super) fn take_files_stay(&mut self, now: i64) -> bool {
+        let stay = self.files_stay(now);
+        stay && !std::mem::replace(&mut self.is_told, stay)
+    }
+
     /// Nothing is short that files would help.
     pub(super) fn forget_files(&mut self) {
-        self.stayed = 0;
+        (self.stayed, self.is_told) = (0, false);
     }
 
     /// None of them goes.

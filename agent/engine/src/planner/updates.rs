@@ -135,9 +135,8 @@ impl Planner {
     /// A pod that is being deleted, for whatever reason, has ended: the kubelet removes its files, and no other pod goes for
     /// them meanwhile.
     pub fn note_end_of_deleted(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
-        if !self.pending.contains(uid) {
-            self.pending.remember_seen(now, node, &self.settings, uid);
-        }
+        self.pending
+            .remember_deleted(now, node, &self.settings, uid);
     }
 
     /// The kubelet has evicted a pod, for a resource that is short or (`None`) for a limit of the pod's own. It is a

@@ -1,6 +1,9 @@
 //! The pods as the planner gets them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use evictd_engine::{
     EmptyPods, NodeBounds, Observations, Pod, PodState, Snapshot,
@@ -27,6 +30,8 @@ pub(crate) struct NodePods {
     bounds: NodeBounds,
     pub empty: EmptyPods,
     pub known_kills: KnownKills,
+    /// UIDs of the pods that were being deleted and had ended at the last look; `None` before the first one.
+    deleted: Option<HashSet<String>>,
 }
 
 impl NodePods {
@@ -39,6 +44,7 @@ impl NodePods {
             usage_collector,
             empty: EmptyPods::default(),
             known_kills,
+            deleted: None,
         }
     }
 
@@ -88,21 +94,23 @@ impl NodePods {
     }
 
     /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
-    /// Marks those that may be over. Returns the UIDs of those that are being deleted and ran at the look before.
+    /// Marks those that may be over. Returns the UIDs of those that are being deleted and have
+    /// ended since the look before; those of the first look have ended before.
     pub fn find_running(&mut self, is_short: bool) -> Vec<String> {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
         // Of most pods it is needed only where something is short.
         let looks_at_all = is_short || self.empty.is_due(now);
         let mut running: Vec<(&Pod, bool)> = Vec::with_capacity(pods.len());
-        let mut deleted = Vec::new();
+        let (mut deleted, mut news) = (HashSet::new(), Vec::new());
         for (entry, pod) in entries.iter().zip(pods.iter()) {
             let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
             let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
             if looks_at_all {
                 self.empty.note(&pod.uid, is_empty, now);
             }
-            let state = match self.known_kills.look_at(entry, is_empty, now) {
+            let after_kill = self.known_kills.look_at(entry, is_empty, now);
+            let state = match after_kill {
                 // The one that was killed is not among the pods at this look; from the next one on it is another one.
                 AfterKill::RunsAgain => PodState::Over,
                 AfterKill::Ends if is_empty => PodState::Over,
@@ -112,13 +120,17 @@ impl NodePods {
             if state != PodState::Over {
                 running.push((pod, state == PodState::MayBeOver));
             } else if pod.is_deleting {
-                deleted.push(pod.uid.clone());
+                let is_news = |told: &HashSet<String>| !told.contains(&pod.uid);
+                if after_kill == AfterKill::Other && self.deleted.as_ref().is_some_and(is_news) {
+                    news.push(pod.uid.clone());
+                }
+                deleted.insert(pod.uid.clone());
             }
         }
         if looks_at_all {
             self.empty.finish_look(now);
         }
-        deleted.retain(|uid| self.running.iter().any(|pod| pod.uid == *uid));
+        self.deleted = Some(deleted);
         let uids = running.iter().map(|(pod, _)| &pod.uid);
         if !uids.eq(self.running.iter().map(|pod| &pod.uid)) {
             self.running = running.iter().map(|(pod, _)| (*pod).clone()).collect();
@@ -126,6 +138,6 @@ impl NodePods {
         for (pod, (_, may_be_over)) in self.running.iter_mut().zip(running) {
             pod.may_be_over = may_be_over;
         }
-        deleted
+        news
     }
 }

@@ -111,6 +111,17 @@ pub(crate) enum VictimArgument {
     Numbers,
 }
 
+/// Free entries of an LRU map that each CPU takes for itself (`LOCAL_FREE_TARGET`, before 6.17): of a map that has no more
+/// for a CPU, that one forgets each entry at the next one.
+const LRU_ENTRIES_OF_A_CPU: u32 = 128;
+
+/// How many tasks the guard's program follows through their reclaims.
+fn tasks_in_reclaim() -> u32 {
+    let cpus = aya::util::online_cpus().map_or(0, |cpus| cpus.len());
+    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX).clamp(8, 512);
+    cpus * LRU_ENTRIES_OF_A_CPU
+}
+
 impl BpfObject {
     /// Resolves offsets from the running kernel's BTF and creates the maps.
     ///
@@ -191,6 +202,7 @@ impl BpfObject {
         let mut loader = EbpfLoader::new();
         loader.btf(btf.as_ref());
         kernel_log::prepare(&mut loader, logs);
+        loader.map_max_entries("RECLAIMS", tasks_in_reclaim());
         for (name, value) in globals {
             loader.override_global(name, value, true);
         }

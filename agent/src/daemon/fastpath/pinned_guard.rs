@@ -22,6 +22,7 @@ pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
     if !guard.enabled || config.shadow {
         if let Err(error) = require_bpffs(&path) {
             tracing::info!(%error, "the guard of an earlier agent, if there is one, is not seen, and stays attached");
+            return None;
         }
         match detach(&path) {
             Ok(removed) if removed.is_empty() => {}

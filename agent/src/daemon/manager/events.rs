@@ -59,7 +59,7 @@ impl Agent {
                 }
             }
             ManagerEvent::FilesStay => tracing::warn!(
-                "the kubelet does not remove the files of evicted pods: others are evicted for files only where that is \
+                "the files of evicted pods are not removed: others are evicted for files only where that is \
                  urgent"
             ),
             ManagerEvent::HookRefused(refusal) => {

@@ -99,7 +99,7 @@ pub fn no_hard_threshold(thresholds: &[Threshold]) -> Option<&'static str> {
     }
     let is_hard = |t: &Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
     let reason =
-        "evictionHard[memory.available] is not set: no pod is evicted before the OOM killer acts";
+        "evictionHard[memory.available] is not set: no hard threshold guards the node's memory";
     (!thresholds.iter().any(is_hard)).then_some(reason)
 }
 

@@ -28,7 +28,7 @@ const FAILED_BEFORE: u64 = 4;
 const FAILED_WITHIN_NS: u64 = 1_000_000_000;
 /// What a pod gives back by its end is waited for, in nanoseconds, before a task of another one dies.
 const GIVEN_BACK_NS: u64 = 50_000_000;
-/// Tasks that look for memory at the same time; of more the oldest are forgotten.
+/// Tasks that look for memory at the same time, of more the oldest are forgotten; the agent sets it by the number of CPUs.
 const MAX_TASKS: u32 = 1024;
 /// Binary logarithm of the bytes in a page of this machine.
 #[unsafe(no_mangle)]

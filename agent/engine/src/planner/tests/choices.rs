@@ -385,6 +385,54 @@ fn the_kubelets_mode_waits_for_its_victim() {
     }
 }
 
+/// Another client deletes a pod, and its object is published again and again while the kubelet removes its files.
+// R43
+#[test]
+fn files_of_a_pod_that_is_deleted_are_waited_for_once() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    node.pod("deleted", [900, 0, 1]);
+    node.pod("next", [500, 0, 1]);
+    node.see(DISK, 1100);
+    node.look(SECOND);
+    let (all, deleted) = (node.pods.clone(), 5 * SECOND);
+    node.pods.remove(0);
+    node.see(DISK, 900);
+    let mut goes = |second: &i64| {
+        let seen = Snapshot {
+            observations: &node.observations,
+            pods: &all,
+            usages: &node.usages,
+            bounds: node.bounds,
+        };
+        let at = deleted.max(second * SECOND);
+        node.planner.note_end_of_deleted(at, seen, "deleted");
+        !node.look(second * SECOND).evictions.is_empty()
+    };
+    assert_eq!((5..60).find(&mut goes), Some(35));
+}
+
+/// Two victims of an earlier agent, and of long ago: what they had has come back since, and was used up by others.
+// R43
+#[test]
+fn what_was_removed_before_the_start_has_not_stayed() {
+    let mut node = Node::new(vec![hard(DISK, 64 << 20)], false);
+    node.pod("next", [40 << 20, 0, 1]);
+    node.see(DISK, 30 << 20);
+    for (uid, at) in [("one", 1), ("two", 11)] {
+        let victim = RestoredPending {
+            at: at * SECOND,
+            is_dead: true,
+            signal: Some(DISK),
+            usage: 50 << 20,
+            available: 40 << 20,
+            ..restored(uid)
+        };
+        node.restore(500 * SECOND, victim);
+    }
+    let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+    assert_eq!((500..900).find(goes), Some(500));
+}
+
 /// What the kubelet's victim leaves is on its way back, and the next pod goes ten seconds later.
 // R43
 #[test]

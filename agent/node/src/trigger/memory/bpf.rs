@@ -239,13 +239,14 @@ impl TriggerSet for BpfTriggers {
         let record = trigger.record(*id, *generation);
         // Below MAX_TRIGGERS, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
-        self.triggers.set(index, record, 0).map_err(os_error)?;
+        // First: no uncharge is missed by a trigger that is set.
         let is_falling = trigger.direction == Direction::Falling && !trigger.is_disabled();
         let falling = self.falling & !(1 << slot) | u64::from(is_falling) << slot;
         if falling != self.falling {
             self.falling = falling;
             self.slots_falling.set(0, falling, 0).map_err(os_error)?;
         }
+        self.triggers.set(index, record, 0).map_err(os_error)?;
         let armings: u64 = self.generations.iter().sum();
         self.generation_count.set(0, armings, 0).map_err(os_error)
     }
