@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         times.lap("packages and kernels, after the build");
         let (beside, alone) = lanes::split(tests);
         // They wait for most of their time.
-        let at_once = 3 * thread::available_parallelism()?.get();
+        let at_once = 2 * thread::available_parallelism()?.get();
         let mut durations = lanes::run(&beside, at_once, &mut tally)?;
         times.lap(&format!("{} harnesses, {at_once} at a time", beside.len()));
         durations.extend(lanes::run(&alone, 1, &mut tally)?);
