@@ -129,8 +129,7 @@ impl Agent {
     pub fn begin(config: &Path, words: &str) -> Result<Self> {
         let mut command = Command::new(binary()?);
         let agent = Self::spawn(command.args(["run", "--config"]).arg(config))?;
-        let said = wait_for(SOON, || agent.log().contains(words).then_some(()));
-        said.with_context(|| agent.log())?;
+        ensure!(agent.says(words), "{}", agent.log());
         Ok(agent)
     }
 

@@ -291,15 +291,14 @@ impl SignalSources {
 
     /// Whether hooks count the inodes of all filesystems.
     pub fn counts_inodes(&self) -> bool {
-        let is_counted = |signal: Signal| {
-            let is_silent = self
-                .count_of(signal)
-                .is_none_or(|count| self.is_silent(count));
-            self.hook(signal) != CountHook::Sampler && !is_silent
-        };
-        Signal::FILESYSTEMS
-            .iter()
-            .all(|(_, inodes)| is_counted(*inodes))
+        let mut filesystems = Signal::FILESYSTEMS.iter();
+        filesystems.all(|(_, inodes)| self.is_counted(*inodes))
+    }
+
+    /// Whether a hook counts what a signal watches, and is not silent.
+    fn is_counted(&self, signal: Signal) -> bool {
+        let counts = |count| !self.is_silent(count);
+        self.hook(signal) != CountHook::Sampler && self.count_of(signal).is_some_and(counts)
     }
 
     /// Whether each of nodefs, imagefs and containerfs, in this order, has not answered for long.
@@ -355,11 +354,7 @@ impl SignalSources {
             match self.count_of(signal) {
                 Some(Count::Pids) if above < 0 => sampling::PRESSED_PIDS,
                 _ if above < 0 => sampling::PRESSED,
-                Some(count)
-                    if self.hook(signal) != CountHook::Sampler && !self.is_silent(count) =>
-                {
-                    sampling::MAX_INTERVAL
-                }
+                _ if self.is_counted(signal) => sampling::MAX_INTERVAL,
                 Some(Count::Pids) => sampling::sample_interval(distance, pids::fastest_growth()),
                 Some(Count::Inodes(_)) => sampling::of_files(distance, inodes::fastest_growth()),
                 // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves

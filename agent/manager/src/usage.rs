@@ -115,7 +115,7 @@ impl UsageCollector {
 
     /// Reads now what pods use of a resource that is short.
     pub fn measure(&mut self, resource: Resource, pods: &PodSet, sources: &SignalSources) {
-        let counts_inodes = sources.counts_inodes();
+        let counts_inodes = resource == Resource::Inodes && sources.counts_inodes();
         for entry in &pods.entries {
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;

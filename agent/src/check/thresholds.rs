@@ -56,10 +56,6 @@ fn ignored_finding(ignored: &[&Threshold]) -> Option<Finding> {
 /// Amounts that are hardly meant: a suffix that is missing or wrong, and a reclaim of more than there is.
 pub(super) fn amounts(config: &Config) -> Option<Finding> {
     let thresholds = &config.eviction.thresholds;
-    let is_bytes = |signal| {
-        let mut disks = Signal::FILESYSTEMS.iter();
-        Signal::MEMORY.contains(&signal) || disks.any(|(bytes, _)| *bytes == signal)
-    };
     // That of the pods' cgroup may be a copy of the node's.
     let is_twin = |t: &Threshold| {
         let is_same = |node: &Threshold| {
@@ -81,7 +77,7 @@ pub(super) fn amounts(config: &Config) -> Option<Finding> {
             value => value,
         };
         if let ThresholdValue::Quantity(quantity) = value
-            && is_bytes(signal)
+            && signal.resource().is_of_bytes()
             && quantity.value() < SMALLEST_MEANT
         {
             let bytes = match quantity.value() {

@@ -192,9 +192,8 @@ mod tests {
     #[test]
     fn the_table_fits_on_a_terminal() {
         let row = |signal: Signal| {
-            let is_bytes = signal.as_str().ends_with("available") && signal != Signal::PidAvailable;
             // As wide as amounts get: 1023.9 GiB, and ten digits.
-            let (value, amount) = match is_bytes {
+            let (value, amount) = match signal.resource().is_of_bytes() {
                 true => ("1048473Mi", 1_048_473 << 20),
                 false => ("4Gi", 4 << 30),
             };

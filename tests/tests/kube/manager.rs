@@ -278,6 +278,21 @@ fn make_files(dir: &Path, count: usize) {
     }
 }
 
+/// A pod with one file of so many MiB: a process of it, and the file.
+fn with_dump(
+    member: &ClusterNode,
+    disk: &Disk,
+    name: &str,
+    number: u64,
+    mib: usize,
+) -> (Hog, PathBuf) {
+    let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
+    let dump = with_empty_dir(member, disk, name, number, &json!({})).join("dump");
+    fs::write(&dump, vec![1; mib << 20]).unwrap();
+    let process = Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap();
+    (process, dump)
+}
+
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.
 pub(super) fn with_empty_dir(
     member: &ClusterNode,
@@ -372,16 +387,8 @@ fn files_of_a_pod_that_is_deleted_are_waited_for() {
     let disk = or_skip!(Disk::new("ext4", 256, 4096));
     let mut member = ClusterNode::new("deleted", 256).unwrap();
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
-    let mut hogs = Vec::new();
-    let mut start = |name: &str, number, mib: usize| {
-        let pod = member.pod(name, number, "Burstable", 0, None).unwrap();
-        hogs.push(Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap());
-        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
-        fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
-        dir
-    };
-    let deleted = start("deleted", 1, 60);
-    start("other", 2, 60);
+    let (mut deleting, deleted) = with_dump(&member, &disk, "deleted", 1, 60);
+    let (mut other, _) = with_dump(&member, &disk, "other", 2, 60);
     let mib = Filesystem::open(&disk.path())
         .unwrap()
         .read()
@@ -401,16 +408,17 @@ fn files_of_a_pod_that_is_deleted_are_waited_for() {
         state.put_pod(pod);
     }
     std::thread::sleep(Duration::from_secs(1));
-    hogs.remove(0).kill().unwrap();
+    deleting.kill().unwrap();
+    drop(deleting);
     std::thread::sleep(Duration::from_secs(2));
     fs::write(disk.path().join("log"), vec![1; 8 << 20]).unwrap();
     assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
     // After 15 s pods do not wait for the kubelet's garbage collection any more.
     std::thread::sleep(Duration::from_secs(18));
-    fs::remove_file(deleted.join("dump")).unwrap();
+    fs::remove_file(deleted).unwrap();
     std::thread::sleep(Duration::from_secs(2));
     assert!(member.evictions().is_empty(), "{:?}", member.evictions());
-    assert!(hogs[0].is_alive());
+    assert!(other.is_alive());
 }
 
 // R8, R40: the kubelet removes the files of a pod once it is deleted. As long as the API server takes no DELETE, those of a second pod would
@@ -437,13 +445,8 @@ fn no_second_pod_goes_for_files(name: &str, meanwhile: impl FnOnce(&ClusterNode,
     let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["evictionHard"]["nodefs.available"] = json!("40%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
-    let mut hogs = Vec::new();
-    for (name, number, mib) in [("large", 1, 25), ("small", 2, 20)] {
-        let pod = member.pod(name, number, "Burstable", 0, None).unwrap();
-        hogs.push(Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap());
-        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
-        fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
-    }
+    let mut hogs = [("large", 1, 25), ("small", 2, 20)]
+        .map(|(name, number, mib)| with_dump(&member, &disk, name, number, mib).0);
     let unavailable = InjectedFault::Status(503);
     member.server.fails("DELETE", "/pods/", 1000, unavailable);
     let agent = member.start().unwrap();
@@ -467,13 +470,8 @@ fn no_third_pod_goes_for_files_that_no_kubelet_removes() {
     let mut member = ClusterNode::new("unremoved", 256).unwrap();
     member.config["evictionHard"]["nodefs.available"] = json!("70%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
-    let mut hogs = Vec::new();
-    for (name, number, mib) in [("first", 1, 34), ("second", 2, 26), ("third", 3, 22)] {
-        let pod = member.pod(name, number, "Burstable", 0, None).unwrap();
-        hogs.push(Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap());
-        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
-        fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
-    }
+    let mut hogs = [("first", 1, 34), ("second", 2, 26), ("third", 3, 22)]
+        .map(|(name, number, mib)| with_dump(&member, &disk, name, number, mib).0);
     let agent = member.start().unwrap();
     assert_eq!(member.evicted(2), ["first", "second"]);
     // Their files count as on their way back for 30 s each.

@@ -43,6 +43,11 @@ impl Resource {
     pub fn is_of_files(self) -> bool {
         matches!(self, Self::EphemeralStorage | Self::Inodes)
     }
+
+    /// Whether its amounts are bytes.
+    pub fn is_of_bytes(self) -> bool {
+        matches!(self, Self::Memory | Self::EphemeralStorage)
+    }
 }
 
 /// The node condition that a signal raises, in the order in which they are reported.
