@@ -5,7 +5,7 @@ use crate::{
     Signal, Threshold, ThresholdValue,
     growth::Headroom,
     hard_threshold,
-    model::usage::{FreeSwap, MachineMemory, MemoryReading},
+    model::usage::{MachineMemory, MemoryReading, SwapUse},
     shortage::{LimitedGrowth, Shortage},
     units::signed,
 };
@@ -319,7 +319,7 @@ impl Accounting {
         &self,
         reading: &MemoryReading,
         machine: Option<MachineMemory>,
-        swap: FreeSwap,
+        swap: SwapUse,
     ) -> MemorySample {
         let reclaimable_cache = self.reclaimable_cache(reading);
         let counted = self
@@ -398,7 +398,7 @@ impl Accounting {
     fn shortage(
         &self,
         reading: &MemoryReading,
-        FreeSwap { free, usable }: FreeSwap,
+        SwapUse { swapped, usable }: SwapUse,
         reclaimable: u64,
         counted: u64,
         guard: Option<GuardReading>,
@@ -442,7 +442,8 @@ impl Accounting {
                 deferred_per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
-            swap_free: free,
+            swapped,
+            swap_free: 0,
             guard_amount: amount.min(threshold),
             limited_growth: LimitedGrowth::default(),
             pcp_free: machine.map_or(0, |guard| guard.pcp_free),

@@ -11,7 +11,7 @@ use crate::{
 /// Pods that are watched at once.
 pub const WATCHED: usize = 8;
 /// Cgroups with limits of these pods that are watched at once: a pod has seldom more than eight containers.
-pub const WATCHED_LIMITED: usize = 8 * WATCHED;
+pub const WATCHED_LIMITED: usize = 16 * WATCHED;
 /// A huge page, in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
 /// The window, in nanoseconds, over which growth is compared with that of the whole scope.
@@ -62,8 +62,17 @@ impl Growers {
     /// Takes in the bytes that a cgroup holds and only the end of its processes gives back. A new cgroup replaces the
     /// one that was read longest ago: of the cgroups of one look, the caller brings the one that matters least first.
     pub fn note(&mut self, id: u64, time: u64, held: u64) {
+        self.note_unless_crowded(id, time, held, u64::MAX);
+    }
+
+    /// Takes in the same of one of more cgroups than may find a place: those that were read `since` a time keep theirs, or
+    /// all would replace each other, and none would have a past.
+    pub fn note_unless_crowded(&mut self, id: u64, time: u64, held: u64, since: u64) {
         let known = self.watched.iter().position(|watched| watched.id == id);
-        let oldest = || (0..self.watched.len()).min_by_key(|at| self.watched[*at].time);
+        let oldest = || {
+            let oldest = (0..self.watched.len()).min_by_key(|at| self.watched[*at].time);
+            oldest.filter(|at| self.watched[*at].time < since)
+        };
         let place = known.or_else(oldest);
         let Some(watched) = place.and_then(|at| self.watched.get_mut(at)) else {
             return;
@@ -105,6 +114,8 @@ impl Growers {
             false => latest,
         };
         let grown = grown_to.saturating_sub(growth.amount_at(since));
+        // What CPUs charge in advance is no growth.
+        let grown = if grown < self.jump { 0 } else { grown };
         (grown, steady.map_or(0, Grown::per_second))
     }
 
@@ -243,6 +254,35 @@ mod tests {
         let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
         let known: Vec<u64> = (1..20).filter(known).collect();
         assert_eq!(known, ids[..WATCHED - 1]);
+    }
+
+    // R43
+    /// With more cgroups than places in each look, those that have a place keep it.
+    #[test]
+    fn too_many_cgroups_do_not_take_each_others_places() {
+        let mut growers = growers();
+        let cgroups = WATCHED as u64 + 2;
+        let mut before = 0;
+        for look in 1..=40 {
+            for id in 1..=cgroups {
+                let (time, held) = (look * 8 * MS + id, look * MIB);
+                growers.note_unless_crowded(id, time, held, before);
+            }
+            before = look * 8 * MS;
+        }
+        let now = 40 * 8 * MS + 20;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
+        assert_eq!((1..=cgroups).filter(known).count(), WATCHED);
+        // The first one is over: its place is free after a look.
+        for look in 41..=80 {
+            for id in 2..=cgroups {
+                growers.note_unless_crowded(id, look * 8 * MS + id, look * MIB, before);
+            }
+            before = look * 8 * MS;
+        }
+        let now = 80 * 8 * MS + 20;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
+        assert_eq!((1..=cgroups).filter(known).count(), WATCHED);
     }
 
     #[test]

@@ -77,8 +77,11 @@ pub(crate) struct Sample {
     #[serde(default)]
     #[serde(rename = "unwritten")]
     pub deferred: u64,
-    /// Free swap: what is swapped out is in use no longer, and has grown all the same.
+    /// What is swapped out: it is in use no longer, and has grown all the same.
     #[serde(default)]
+    pub swapped: u64,
+    /// The same as an older agent has written it: free swap.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub swap: u64,
     /// The part of the amount that is kernel memory and may keep track of page cache.
     #[serde(default)]
@@ -102,7 +105,7 @@ impl Sample {
 
     /// The amount, with what is swapped out, but for a constant.
     fn with_swapped(&self) -> i128 {
-        i128::from(self.amount) - i128::from(self.swap)
+        i128::from(self.amount) + i128::from(self.swapped) - i128::from(self.swap)
     }
 
     /// The same without what no statistics list yet.
@@ -165,6 +168,12 @@ impl Headroom {
     /// All of it, whenever it comes.
     pub fn total(self) -> u64 {
         self.in_time().saturating_add(self.deferred)
+    }
+
+    /// Computes the amount that is there within so many nanoseconds: what can be written by then as well.
+    pub(crate) fn within(self, nanos: u64) -> u64 {
+        let written = grown_in(self.deferred_per_second, nanos).min(self.deferred);
+        self.in_time().saturating_add(written)
     }
 
     /// Computes the amount that is there when a growth needs it: at once, or by swapping, for which the growth waits.

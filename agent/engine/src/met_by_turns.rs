@@ -21,6 +21,13 @@ impl MetByTurns {
         since
     }
 
+    /// Leaves out so many nanoseconds until `now` in which no look was taken.
+    pub fn stood_still(&mut self, late: u64, now: u64) {
+        for time in [&mut self.since, &mut self.until] {
+            *time = time.saturating_add(late).min(now);
+        }
+    }
+
     /// Start of the period, in nanoseconds.
     pub fn since(self) -> u64 {
         self.since

@@ -135,6 +135,7 @@ impl Pace {
                 amount: (seen.used.saturating_sub(seen.dying)).saturating_add(seen.estimated),
                 dying: seen.dying,
                 deferred: seen.headroom.deferred,
+                swapped: seen.swapped,
                 swap: seen.swap_free,
                 kernel: seen.kernel,
                 stat_lag: seen.stat_lag.saturating_add(seen.estimated),
@@ -152,6 +153,15 @@ impl Pace {
         if !is_met {
             (self.evictions, self.has_own_eviction) = (0, false);
         }
+    }
+
+    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: the threshold was not
+    /// seen met then, and what has grown may have ended since.
+    pub fn stood_still(&mut self, late: u64, now: u64) {
+        for since in [&mut self.met_since, &mut self.unreclaimable_since] {
+            *since = since.map(|since| since.saturating_add(late).min(now));
+        }
+        self.forget_growth();
     }
 
     /// The fastest growth of `noise` bytes or more that is seen, in bytes per second.
@@ -482,9 +492,8 @@ impl PaceInputs {
         let (end, grown) =
             pace.growth
                 .exhausts(seen.usable(), noise, self.profile.extrapolation())?;
-        let is_urgent = end < URGENT_WITHIN_NS
-            && seen.is_close(pace.is_met(), end, grown)
-            && !pace.ends_at_limits(seen);
+        let is_urgent =
+            end < URGENT_WITHIN_NS && seen.is_close(pace.is_met()) && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
     }
 }

@@ -37,6 +37,7 @@ use crate::{
         recreation::RecreationTracker,
         usage_growth::{UsageGrowth, Use},
     },
+    units::signed,
 };
 
 /// Time over which a forecast looks back.
@@ -143,6 +144,13 @@ impl Planner {
         }
         plan.blocked = self.blocked.take_new();
         plan
+    }
+
+    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: they are no time of a
+    /// shortage, and none in which victims had to end.
+    pub fn stood_still(&mut self, late: u64, now: i64) {
+        self.paces.stood_still(late, unsigned_ns(now));
+        self.pending.stood_still(signed(late), now);
     }
 
     /// Decides which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that

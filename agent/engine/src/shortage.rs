@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    growth::{Grown, Headroom, grown_in},
+    growth::{Headroom, grown_in},
     kubelet_times::MONITORING_INTERVAL_NS,
     units::{MS, SECOND, is_zero},
 };
@@ -49,8 +49,11 @@ pub struct Shortage {
     /// Amounts that can still be used before nothing is left.
     #[serde(rename = "room")]
     pub headroom: Headroom,
-    /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
+    /// What the scope has swapped out, whether pods may do so or not: it has grown all the same.
     #[serde(default)]
+    pub swapped: u64,
+    /// The same as an older agent has written it: free swap.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub swap_free: u64,
     /// Headroom below which a growth may be urgent although the kubelet's threshold is not met (memory guard); 0
     /// without a guard.
@@ -81,14 +84,14 @@ impl Shortage {
         }
     }
 
-    /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by
-    /// itself, but where it fills the headroom fast, growth beside it is urgent in time for a death.
-    pub(crate) fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
-        let fills = self.guard_amount > 0 && grown.deferred > 0 && end < SLOW_RETURN_NS;
-        if !is_met {
-            return self.headroom.immediate < self.guard_amount || fills;
-        }
-        self.headroom.immediate < self.threshold
+    /// Whether so little is left that its end may be urgent.
+    pub(crate) fn is_close(&self, is_met: bool) -> bool {
+        let close = if is_met {
+            self.threshold
+        } else {
+            self.guard_amount
+        };
+        self.headroom.immediate < close
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.

@@ -21,6 +21,10 @@ const STUCK_NS: u64 = 2 * SECOND;
 /// takes single pages from a victim that does not die as well.
 const STEP: u64 = 1 << 20;
 const STEP_PART: u64 = 1024;
+const LARGEST_STEP: u64 = 64 << 20;
+/// The machine has stood still where no look was taken for so long after it was due, in nanoseconds. A shorter delay may
+/// be the agent's own.
+pub const STANDSTILL_NS: u64 = SECOND;
 /// Least time for which a victim of an earlier agent is observed before it counts as stuck.
 const RESUMED_NS: u64 = SECOND / 2;
 /// Time after which the kubelet is expected to have unmounted the volumes of a pod without processes.
@@ -46,6 +50,8 @@ pub struct Terminating {
     began: Option<u64>,
     exited: Option<u64>,
     stuck: bool,
+    /// Nanoseconds of short delays that did not count as time of the victim.
+    delayed: u64,
 }
 
 /// State of a victim as seen at one look.
@@ -90,6 +96,7 @@ impl Terminating {
             began: None,
             exited: None,
             stuck: false,
+            delayed: 0,
         }
     }
 
@@ -113,8 +120,16 @@ impl Terminating {
         }
     }
 
-    /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim.
+    /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim. Of delays that may be
+    /// the agent's alone, as those of a thread that is always late, [`STUCK_NS`] in all.
     pub fn stood_still(&mut self, late: u64, now: u64) {
+        let late = match late >= STANDSTILL_NS {
+            true => late,
+            false => late.min(STUCK_NS.saturating_sub(self.delayed)),
+        };
+        if late < STANDSTILL_NS {
+            self.delayed += late;
+        }
         for since in [&mut self.known_since, &mut self.progress] {
             *since = since.saturating_add(late).min(now).max(*since);
         }
@@ -126,7 +141,9 @@ impl Terminating {
         if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
             // It grows until the signal arrives.
             self.least = usage;
-        } else if self.least.saturating_sub(usage) >= STEP.max(self.least / STEP_PART) {
+        } else if self.least.saturating_sub(usage)
+            >= (self.least / STEP_PART).clamp(STEP, LARGEST_STEP)
+        {
             (self.least, self.progress) = (usage, now);
             self.began.get_or_insert(now);
         }
@@ -404,6 +421,28 @@ mod tests {
             victim.observe(MS, seen(true, 3000));
             victim.stood_still(late, 2500 * MS);
             assert_eq!(victim.observe(2500 * MS, seen(true, 3000)), state);
+        }
+    }
+
+    // R43
+    /// An agent that is always late sees each look 90 ms after its time, and the machine runs on.
+    #[test]
+    fn a_victim_is_stuck_though_every_look_is_late() {
+        let mut victim = Terminating::new(0, 300 * MIB, 0);
+        let mut states = (1..100).map(|look| {
+            victim.stood_still(90 * MS, look * 91 * MS);
+            victim.observe(look * 91 * MS, seen(true, 300))
+        });
+        let looks = states.position(|state| state == VictimState::BecameStuck);
+        assert!(looks.is_some_and(|looks| looks < 50), "{looks:?}");
+    }
+
+    #[test]
+    fn a_large_victim_that_is_slow_is_not_stuck() {
+        let mut victim = Terminating::new(0, 1_500_000 * MIB, 0);
+        for look in 1..60 {
+            let left = seen(true, 1_500_000 - look * 70);
+            assert_eq!(victim.observe(look * 100 * MS, left), VictimState::Dying);
         }
     }
 

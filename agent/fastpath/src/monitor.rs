@@ -13,6 +13,7 @@ use evictd_engine::{
     limiter::{EvictionKind, EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
     permit::LastResort,
+    terminating::STANDSTILL_NS,
     units::{SECOND, nanos},
 };
 use evictd_node::{
@@ -237,6 +238,11 @@ impl MemoryMonitor {
         self.cycles += 1;
         if self.due > 0 {
             self.note_standstill(self.due, woken);
+            let late = woken.saturating_sub(self.due);
+            if late >= STANDSTILL_NS {
+                let paces = self.scopes.iter_mut().map(|watched| &mut watched.pace);
+                paces.for_each(|pace| pace.stood_still(late, woken));
+            }
         }
         let TriggerEvents {
             scopes: triggers,

@@ -17,8 +17,13 @@ use std::{
 
 use evictd_engine::{
     EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource, Signal,
-    Threshold, limiter::EvictionLimiter, model::settings::MitigationConfig, recorder::Recorder,
-    soft::Departure, units::signed,
+    Threshold,
+    limiter::EvictionLimiter,
+    model::settings::MitigationConfig,
+    recorder::Recorder,
+    soft::Departure,
+    terminating::STANDSTILL_NS,
+    units::{nanos, signed},
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
@@ -138,6 +143,7 @@ impl ManagerLoop {
     pub fn run(&mut self) {
         let mut interval = Duration::ZERO;
         loop {
+            let due = monotonic_ns().saturating_add(nanos(interval));
             self.wait(interval);
             if self.commands.stopped() {
                 return;
@@ -146,6 +152,7 @@ impl ManagerLoop {
                 woken: monotonic_ns(),
                 crossed: self.sources.crossed(),
             };
+            self.note_standstill(due, wake.woken);
             while let Some(command) = self.commands.next() {
                 self.apply(command);
             }
@@ -157,6 +164,15 @@ impl ManagerLoop {
     fn wait(&self, interval: Duration) {
         let [pids, inodes] = self.sources.fds();
         poll([pids, inodes, Some(self.commands.fd())], Some(interval));
+    }
+
+    /// The agent, or the whole machine, may have stood still while this thread waited.
+    fn note_standstill(&mut self, due: u64, woken: u64) {
+        let late = woken.saturating_sub(due);
+        if late >= STANDSTILL_NS {
+            self.planner.stood_still(late, signed(woken));
+            self.node.empty.stood_still(late, woken);
+        }
     }
 
     fn apply(&mut self, command: Command) {

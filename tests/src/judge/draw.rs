@@ -13,8 +13,11 @@ use super::{
 };
 
 const MIB: f64 = (1 << 20) as f64;
-/// Tells the seeds of [`rate`] from those of the incidents.
+/// Tells the seeds of [`rate`] and [`logs`] from those of the incidents.
 const RATE_STREAM: u64 = 1 << 63;
+const LOGS_STREAM: u64 = 1 << 62;
+/// Longer than any incident.
+const LOGS_SECONDS: f64 = 100.0;
 
 /// Between two amounts, with each octave as probable as the others.
 fn octaves(rng: &mut Rng, least: f64, most: f64) -> f64 {
@@ -329,6 +332,13 @@ pub fn draw(seed: u64) -> Incident {
             spec.read = line;
         }
     }
+    if let Some(speed) = logs(seed) {
+        traits.push("logs");
+        let writer = pods.iter_mut().find(|pod| pod.written.0.len() <= 1);
+        if let Some(spec) = writer {
+            spec.written = ramp(0, speed, speed * LOGS_SECONDS);
+        }
+    }
     let mut marks: Vec<u64> = limits.iter().map(|limit| limit.0).collect();
     let lines = |p: &PodSpec| {
         let lines = [&p.anon, &p.tmpfs, &p.read, &p.written, &p.activated];
@@ -397,6 +407,13 @@ fn rate(seed: u64) -> Option<Vec<i64>> {
     let mut charged: Vec<i64> = (0..count).map(|_| -signed(time(rng, 0, period))).collect();
     charged.sort_unstable();
     Some(charged)
+}
+
+/// On half of the nodes a pod writes a little all the time, as its logs: so many bytes per second. It has a stream of its
+/// own, as the rate.
+fn logs(seed: u64) -> Option<f64> {
+    let rng = &mut Rng::with_seed(seed ^ LOGS_STREAM);
+    chance(rng, 50).then(|| octaves(rng, 16.0 / 1024.0, 2.0) * MIB)
 }
 
 /// A pod that uses so many bytes.

@@ -10,7 +10,7 @@ use evictd_engine::{
     growers::{Growers, WATCHED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
-    model::usage::{FreeSwap, MachineMemory, MemoryReading},
+    model::usage::{MachineMemory, MemoryReading, SwapUse},
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
     permit::{LastResort, Permission},
@@ -275,8 +275,8 @@ impl Evictd {
             false => 0,
         };
         let machine = machine_memory(world, &reading, in_lists);
-        let swap = FreeSwap {
-            free: reading.swap,
+        let swap = SwapUse {
+            swapped: reading.swapped,
             usable: reading.swap,
         };
         let memory = MemoryReading {

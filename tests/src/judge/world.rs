@@ -190,6 +190,8 @@ pub struct Reading {
     pub dirty: u64,
     pub listed: u64,
     pub swap: u64,
+    /// What is swapped out.
+    pub swapped: u64,
 }
 
 impl Reading {
@@ -356,6 +358,7 @@ impl<'a> World<'a> {
             dirty: shown.dirty as u64,
             listed: shown.usage() as u64,
             swap: (self.incident.swap - self.swapped).max(0.0) as u64,
+            swapped: self.swapped as u64,
         }
     }
 

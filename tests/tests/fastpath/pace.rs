@@ -206,6 +206,26 @@ fn a_writer_beside_a_pod_that_has_just_started_kills_no_pod() {
     }
 }
 
+/// A pod that starts at full speed ends its growth above the threshold. What another one writes to its logs meanwhile is
+/// page cache that has to be written first, and next to nothing.
+// R40, R43
+#[test]
+fn a_start_at_full_speed_beside_a_few_logs_kills_no_pod() {
+    skip_if!(no_room());
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new("pace-logs", 512, limited);
+        let _agent = scene.files.start(&[]);
+        let logs = ["--way", "write", "--mib", "1000", "--rate", "4"];
+        let mut worker = scene.start("worker", &logs);
+        scene.pods_hold(2 + EACH * NEIGHBOURS.len() as u64);
+        let mut started = scene.start("hog", &["--mib", "240"]);
+        scene.pods_hold(240 + EACH * NEIGHBOURS.len() as u64);
+        std::thread::sleep(MOMENT);
+        scene.evicts_only(&[]);
+        assert!(started.is_alive() && worker.is_alive());
+    }
+}
+
 /// Active page cache alone brings the kubelet's count below the threshold, and stays: after ten seconds the first pod in the order goes,
 /// which has that cache, and no other one.
 fn only_the_pod_of_the_cache_goes(way: &str, limited: Limited) {

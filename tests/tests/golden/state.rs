@@ -37,7 +37,8 @@ fn incident(is_full: bool) -> Incident {
             deferred_per_second: 7,
             swap: 13,
         },
-        swap_free: 18,
+        swapped: 18,
+        swap_free: 0,
         guard_amount: 8,
         pcp_free: 0,
         limited_growth: LimitedGrowth {

@@ -61,7 +61,7 @@ fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
         available: available * MIB,
         pcp_free: 0,
     };
-    machine.sample(&uses(400, 200), Some(left), FreeSwap::default())
+    machine.sample(&uses(400, 200), Some(left), SwapUse::default())
 }
 
 /// The trigger at the threshold is as far from the counter as the threshold from what is available.
@@ -86,7 +86,7 @@ fn active_page_cache_is_available_where_that_is_wanted() {
             counts_active_file,
             ..cgroup(false)
         };
-        let sample = scope.sample(&reading, None, FreeSwap::default());
+        let sample = scope.sample(&reading, None, SwapUse::default());
         assert_trigger_follows(&scope, &sample);
         sample.guarded_available / MIB
     };
@@ -121,7 +121,7 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
             protected: protected * MIB,
             ..cgroup(guard)
         };
-        let sample = |anonymous| scope.sample(&uses(anonymous, 400), None, FreeSwap::default());
+        let sample = |anonymous| scope.sample(&uses(anonymous, 400), None, SwapUse::default());
         let mut pace = Pace::default();
         for (ms, anonymous) in [(1, 520), (11, 540), (21, 560)] {
             pace.observe(ms * 1_000_000, &sample(anonymous).shortage);
@@ -185,7 +185,7 @@ fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
         slab_reclaimable: 150 * MIB,
         ..MemoryReading::default()
     };
-    let look = cgroup(false).sample(&reading, None, FreeSwap::default());
+    let look = cgroup(false).sample(&reading, None, SwapUse::default());
     let headroom = look.shortage.headroom;
     assert_eq!(
         (look.shortage.used, look.guarded_available),

@@ -140,11 +140,11 @@ pub struct MachineMemory {
     pub pcp_free: u64,
 }
 
-/// Free swap, in bytes.
+/// Swap of a scope, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FreeSwap {
-    /// The machine's, or what the scope's own limit leaves of it: what is swapped out lessens it.
-    pub free: u64,
-    /// Memory that swapping to it can free, as far as the pods may.
+pub struct SwapUse {
+    /// What the scope has swapped out; the machine, where it does not tell.
+    pub swapped: u64,
+    /// Memory that further swapping can free, as far as the pods may.
     pub usable: u64,
 }

@@ -146,7 +146,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
 fn swap_is_room_until_it_is_full() {
     let of = |left: u64| {
         let mut seen = seen(512, 0);
-        (seen.headroom.swap, seen.swap_free) = (left * MIB, left * MIB);
+        (seen.headroom.swap, seen.swapped) = (left * MIB, (3000 - left) * MIB);
         seen
     };
     let decide = |left: u64| {
@@ -164,7 +164,7 @@ fn swap_that_pods_may_not_use_any_more_is_no_growth() {
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| {
         let mut seen = seen(450, 0);
-        seen.swap_free = 2000 * MIB;
+        seen.swapped = 1000 * MIB;
         seen.headroom.swap = if ms < 90 { 2000 * MIB } else { 0 };
         seen
     });
@@ -351,8 +351,37 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
         panic!("it is not urgent");
     };
     assert!(until >= now + MONITORING_INTERVAL_NS && until < now + MONITORING_INTERVAL_NS + SECOND);
-    pace.observe(until, &at);
-    assert_eq!(decision(&pace, until, &at), ONE_PACED);
+    let (later, at) = looked(&mut pace, later, (until - later) / MS + 1, |_| at);
+    assert_eq!(decision(&pace, later, &at), ONE_PACED);
+}
+
+/// The agent does not run for twelve seconds: two looks are not ten seconds of a shortage.
+// R43
+#[test]
+fn a_time_without_looks_is_no_time_of_a_shortage() {
+    let mut pace = Pace::default();
+    let (now, _) = looked(&mut pace, SECOND, 100, |_| seen(450, 0));
+    pace.stood_still(12 * SECOND, now + 12 * SECOND);
+    let (later, at) = looked(&mut pace, now + 12 * SECOND, 100, |_| seen(450, 0));
+    assert!(matches!(decision(&pace, later, &at), Decision::Wait { .. }));
+    let (later, at) = looked(&mut pace, later, 10_000, |_| seen(450, 0));
+    assert_eq!(decision(&pace, later, &at), ONE_PACED);
+}
+
+/// What has grown while the agent did not run may have ended. What goes on is seen at once.
+// R43
+#[test]
+fn a_growth_from_before_a_stall_is_not_taken_to_go_on() {
+    let decide = |per_second: u64| {
+        let mut pace = Pace::default();
+        let (now, _) = looked(&mut pace, SECOND, 100, |_| seen(300, 0));
+        let of = |ms| seen(440 + ms * per_second / 1000, 0);
+        pace.stood_still(12 * SECOND, now + 12 * SECOND);
+        let (now, at) = looked(&mut pace, now + 12 * SECOND, 100, of);
+        decision(&pace, now, &at)
+    };
+    assert!(!decide(0).is_urgent());
+    assert!(decide(200).is_urgent());
 }
 
 /// A pod went for a disk, or for memory days ago, before the agent was started again: the threshold has never been met.

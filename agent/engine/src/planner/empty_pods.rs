@@ -37,6 +37,13 @@ impl EmptyPods {
         now.saturating_sub(self.looked) >= LOOK_INTERVAL_NS
     }
 
+    /// Leaves out so many nanoseconds until `now` in which no look was taken: what ended then has ended now.
+    pub fn stood_still(&mut self, late: u64, now: u64) {
+        for since in self.since.values_mut().filter(|since| **since > 0) {
+            *since = since.saturating_add(late).min(now);
+        }
+    }
+
     /// Takes in whether a pod has processes now.
     pub fn note(&mut self, uid: &str, is_empty: bool, now: u64) {
         if !is_empty {

@@ -27,6 +27,14 @@ impl ThresholdPace {
         }
     }
 
+    /// Leaves out so many nanoseconds until `now` in which no look was taken.
+    fn stood_still(&mut self, late: u64, now: u64) {
+        self.pace.stood_still(late, now);
+        if let Some(period) = &mut self.met_by_turns {
+            period.stood_still(late, now);
+        }
+    }
+
     /// The threshold comes into force; when a pod was last evicted stays known.
     pub fn reset(&mut self) {
         self.pace.reset();
@@ -46,6 +54,12 @@ impl Paces {
 
     pub fn of_mut(&mut self, signal: Signal, is_hard: bool) -> &mut ThresholdPace {
         &mut self.0[signal as usize][usize::from(is_hard)]
+    }
+
+    /// See [`Pace::stood_still`].
+    pub fn stood_still(&mut self, late: u64, now: u64) {
+        let all = self.0.iter_mut().flatten();
+        all.for_each(|known| known.stood_still(late, now));
     }
 
     /// All thresholds come into force.

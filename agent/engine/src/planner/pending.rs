@@ -44,6 +44,8 @@ pub(super) struct PendingVictims {
 struct PendingVictim {
     /// End of the victim's grace period, in nanoseconds.
     end: i64,
+    /// Time since which the kubelet can remove the victim's files, in nanoseconds; that end, where it is later.
+    files_since: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_requested: bool,
     /// Whether it was reported that the pod is stuck, or is not for the manager to report.
@@ -206,6 +208,15 @@ impl PendingVictims {
         self.victims.insert(restored.uid.clone(), victim);
     }
 
+    /// Leaves out so many nanoseconds until `now` in which no look was taken.
+    pub(super) fn stood_still(&mut self, late: i64, now: i64) {
+        for victim in self.victims.values_mut() {
+            for since in [&mut victim.end, &mut victim.files_since] {
+                *since = since.saturating_add(late).min(now).max(*since);
+            }
+        }
+    }
+
     /// Takes note of what has come, and of victims that are no longer among the pods: files may still have to be removed,
     /// and tasks to be reaped.
     pub(super) fn take_look(&mut self, now: i64, node: Snapshot<'_>) {
@@ -214,18 +225,20 @@ impl PendingVictims {
                 victim.is_dead = true;
                 // One that was asked did not need all of its time: what is left of it is due sooner.
                 victim.end = victim.end.min(now);
+                victim.files_since = victim.end;
             }
         }
         let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
         for victim in self.victims.values_mut() {
+            // As long as no pod is deleted, no kubelet is told to remove its files: it has all of its time after that.
+            if victim.is_dead && node.bounds.awaits_removals && victim.awaits_files() {
+                victim.files_since = now;
+            }
             let files = victim.expected.iter_mut();
             let come = files.filter_map(|e| e.has_come(node.observations));
             match come.reduce(|one, other| one | other) {
                 Some(true) => self.stayed = 0,
-                // As long as no pod is deleted, no kubelet is told to remove its files.
-                Some(false)
-                    if victim.is_dead && is_over(victim) && !node.bounds.awaits_removals =>
-                {
+                Some(false) if victim.is_dead && is_over(victim) => {
                     self.stayed += 1;
                     self.stayed_at = now;
                 }
@@ -373,15 +386,9 @@ impl PendingVictims {
     /// Whether the kubelet would still wait for the end of a victim and for the removal of its files
     /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
     pub(super) fn awaits_cleanup(&self, now: i64, is_hard: bool) -> bool {
-        let is_awaited = |victim: &PendingVictim| {
-            let mut files = victim
-                .expected
-                .iter()
-                .filter(|e| e.signal.resource().is_of_files());
-            match victim.is_dead {
-                true => files.any(|e| e.come < e.usage),
-                false => !(victim.gives_nothing || is_hard && victim.is_requested),
-            }
+        let is_awaited = |victim: &PendingVictim| match victim.is_dead {
+            true => victim.awaits_files(),
+            false => !(victim.gives_nothing || is_hard && victim.is_requested),
         };
         let mut victims = self.victims.values();
         victims.any(|v| now < v.deadline(Resource::EphemeralStorage) && is_awaited(v))
@@ -445,6 +452,7 @@ impl PendingVictim {
     fn new(end: i64) -> Self {
         Self {
             end,
+            files_since: end,
             is_requested: false,
             is_stuck_reported: false,
             is_dead: false,
@@ -455,6 +463,12 @@ impl PendingVictim {
         }
     }
 
+    /// Whether files of it are still to come.
+    fn awaits_files(&self) -> bool {
+        let mut expected = self.expected.iter();
+        expected.any(|e| e.signal.resource().is_of_files() && e.come < e.usage)
+    }
+
     /// Has processes then still: it is stuck.
     fn stuck_at(&self) -> i64 {
         self.end.saturating_add(DEADLINE_NANOS)
@@ -462,11 +476,13 @@ impl PendingVictim {
 
     /// Computes the time until which the victim counts as on its way for a resource.
     fn deadline(&self, resource: Resource) -> i64 {
-        let patience = match resource {
-            Resource::EphemeralStorage | Resource::Inodes => FILES_DEADLINE_NANOS,
-            Resource::Memory | Resource::Pids => DEADLINE_NANOS,
+        let (since, patience) = match resource {
+            Resource::EphemeralStorage | Resource::Inodes => {
+                (self.end.max(self.files_since), FILES_DEADLINE_NANOS)
+            }
+            Resource::Memory | Resource::Pids => (self.end, DEADLINE_NANOS),
         };
-        self.end.saturating_add(patience)
+        since.saturating_add(patience)
     }
 
     /// What has not come yet of what a signal watches. Memory is back with the last process.

@@ -1,7 +1,7 @@
 //! How many pods one urgent decision takes, and which: asked before each of them.
 
 use crate::{
-    growth::grown_in,
+    growth::{Headroom, grown_in},
     pace::{KILL_LATENCY_NS, MARGIN_NS, PaceInputs},
     pending::Pending,
 };
@@ -21,7 +21,7 @@ pub enum NextVictim {
 #[derive(Clone, Copy, Debug)]
 pub struct Relief {
     now: u64,
-    headroom: u64,
+    headroom: Headroom,
     /// The growth that was seen, per second.
     growth: u64,
     /// The part of it that pods which may still go have by their own counters, per second.
@@ -39,17 +39,10 @@ impl Relief {
     pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
         let is_settling = pace.is_settling(pace_inputs.now);
-        let headroom = pace_inputs.shortage.usable();
-        // What can be written meanwhile is there for the growth.
-        let written = if headroom.deferred > 0 {
-            headroom.deferred_per_second
-        } else {
-            0
-        };
         Self {
             now: pace_inputs.now,
-            headroom: headroom.in_time(),
-            growth: growth.saturating_sub(written),
+            headroom: pace_inputs.shortage.usable(),
+            growth,
             growers,
             is_settling,
             is_overtaken: pending.flows && !is_settling,
@@ -76,21 +69,22 @@ impl Relief {
         }
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         let until_then = grown_in(self.growth, wait);
-        // A growth that the disk keeps up with uses up nothing.
-        if self.growth == 0 || until_then < self.headroom {
+        let headroom = self.headroom.within(wait);
+        if until_then == 0 || until_then < headroom {
             return None;
         }
         // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
-        let is_enough = until_then <= self.headroom.saturating_add(self.pending.soon);
+        let is_enough = until_then <= headroom.saturating_add(self.pending.soon);
         if !(is_enough || self.is_settling) {
-            let is_late = until_then <= self.headroom.saturating_add(self.pending.amount);
+            let is_late = until_then <= headroom.saturating_add(self.pending.amount);
             return if is_late {
                 Some(NextVictim::WithProcesses)
             } else {
                 first
             };
         }
-        let ends_it = self.growers > 0 && grown_in(self.growers, KILL_LATENCY_NS) >= self.headroom;
+        let grown = grown_in(self.growers, KILL_LATENCY_NS);
+        let ends_it = grown > 0 && grown >= self.headroom.within(KILL_LATENCY_NS);
         ends_it.then_some(NextVictim::Growing)
     }
 }
@@ -99,12 +93,37 @@ impl Relief {
 mod tests {
     use super::*;
     use crate::{
-        growth::Headroom,
         shortage::Shortage,
         units::{MS, SECOND},
     };
 
     const MIB: u64 = 1 << 20;
+
+    /// A page of slab is written in no time, and gives nothing to a growth.
+    #[test]
+    fn what_can_be_written_counts_by_its_amount() {
+        let next = |deferred: u64| {
+            let mut pending = Pending::default();
+            pending.add(MIB, SECOND + 5 * SECOND);
+            let inputs = PaceInputs {
+                now: SECOND,
+                shortage: Shortage {
+                    headroom: Headroom {
+                        immediate: 16 * MIB,
+                        deferred,
+                        deferred_per_second: 32 * MIB,
+                        ..Headroom::default()
+                    },
+                    ..Shortage::default()
+                },
+                pending,
+                ..PaceInputs::default()
+            };
+            Relief::new(&inputs, 20 * MIB, 0).next()
+        };
+        assert_eq!(next(4096), Some(NextVictim::First));
+        assert_eq!(next(400 * MIB), None, "the disk keeps up with it");
+    }
 
     /// What grows behind others in the order goes as well, but only when nothing else would be in time.
     #[test]

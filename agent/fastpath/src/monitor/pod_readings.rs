@@ -31,6 +31,8 @@ pub(crate) struct PodReadings {
     growers: Growers,
     /// Growth of the cgroups of these pods that have limits of their own.
     limited_growers: Growers,
+    /// Time at which the pods that grow most were last read, in nanoseconds of CLOCK_MONOTONIC.
+    growers_read_at: u64,
     /// See [`counter_jump`].
     jump: u64,
 }
@@ -44,6 +46,7 @@ impl PodReadings {
             usage_cache: UsageCache::default(),
             growers: Growers::of(WATCHED, jump),
             limited_growers: Growers::of(WATCHED_LIMITED, jump),
+            growers_read_at: 0,
             jump,
         }
     }

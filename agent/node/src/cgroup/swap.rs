@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use evictd_engine::model::usage::FreeSwap;
+use evictd_engine::model::usage::SwapUse;
 use evictd_sys::fs::read_lossy;
 
 use crate::{
@@ -20,13 +20,13 @@ use crate::{
         tree::subdirectories,
     },
     kernfile::{number, open_primed, pread, values_of},
-    proc::machine::{SwapFree, has_swap},
+    proc::machine::{MachineSwap, has_mglru, has_swap},
 };
 
 /// Swap that a cgroup may still use, with its files held open.
 #[derive(Debug)]
 pub(crate) struct SwapHeadroom {
-    machine: SwapFree,
+    machine: MachineSwap,
     /// What the cgroup has swapped out, and its limit of that. The root, and v1, have only the machine's.
     own: Option<(File, File)>,
     /// Whether what is swapped out stays in memory, compressed (`zswap`, or a swap device on zram).
@@ -40,7 +40,7 @@ impl SwapHeadroom {
     }
 
     fn open_below(cgroup: &MemoryCgroup, proc: &Path, sys: &Path) -> Option<Self> {
-        let machine = SwapFree::open(proc).ok()?;
+        let machine = MachineSwap::open(proc).ok()?;
         let held = |name: &str| open_primed(&cgroup.path().join(name)).ok();
         let own = match cgroup.version() {
             Version::V2 => held("memory.swap.current").zip(held("memory.swap.max")),
@@ -59,17 +59,17 @@ impl SwapHeadroom {
 
     /// What is free at this moment, where all pods together may swap out `pods` bytes more; of what is kept compressed,
     /// half is usable. Does not allocate.
-    pub fn read(&self, pods: u64) -> FreeSwap {
-        let machine = self.machine.read().unwrap_or(0);
-        let own = self.own.as_ref().map_or(machine, |(current, max)| {
+    pub fn read(&self, pods: u64) -> SwapUse {
+        let (free, used) = self.machine.read().unwrap_or_default();
+        let own = self.own.as_ref().and_then(|(current, max)| {
             // `max` is no number.
             let limit = read(max).ok().flatten().unwrap_or(u64::MAX);
-            limit.saturating_sub(read(current).ok().flatten().unwrap_or(limit))
+            Some((limit, read(current).ok().flatten()?))
         });
-        let free = machine.min(own);
-        let usable = free.min(pods);
-        FreeSwap {
-            free,
+        let (limit, swapped) = own.unwrap_or((u64::MAX, used));
+        let usable = limit.saturating_sub(swapped).min(free).min(pods);
+        SwapUse {
+            swapped,
             usable: if self.compressed { usable / 2 } else { usable },
         }
     }
@@ -94,11 +94,15 @@ pub struct PodSwap {
     swapped: Vec<(PathBuf, File)>,
     /// The machine has swap; otherwise nothing is read.
     is_read: bool,
-    /// `vm.swappiness` is not 0: reclaim at the limit of a cgroup swaps. With 0 only reclaim for the machine does
-    /// (`get_scan_count`).
+    /// Reclaim at the limit of a cgroup swaps: `vm.swappiness` is not 0.
     swaps_at_limits: AtomicBool,
+    /// Reclaim for the machine swaps: with a swappiness of 0 too (`get_scan_count`), but for reclaim by generations
+    /// (MGLRU, `isolate_folios`).
+    swaps_for_machine: AtomicBool,
     /// Path of the `swappiness` that is read: the machine's, or on v1 that of a pod's cgroup.
     swappiness: PathBuf,
+    /// A sysfs mount.
+    sys: PathBuf,
 }
 
 impl Default for PodSwap {
@@ -108,7 +112,9 @@ impl Default for PodSwap {
             swapped: Vec::new(),
             is_read: false,
             swaps_at_limits: AtomicBool::new(true),
+            swaps_for_machine: AtomicBool::new(true),
             swappiness: "/proc/sys/vm/swappiness".into(),
+            sys: "/sys".into(),
         }
     }
 }
@@ -166,13 +172,19 @@ impl PodSwap {
         self.until.store(until, Ordering::Relaxed);
         let swaps = bytes_in(&self.swappiness) != Some(0);
         self.swaps_at_limits.store(swaps, Ordering::Relaxed);
+        let swaps = swaps || !has_mglru(&self.sys);
+        self.swaps_for_machine.store(swaps, Ordering::Relaxed);
     }
 
     /// Bytes that they can still swap out and may, at the limit of a cgroup or for the machine; the largest number
     /// where they are not limited. What was swapped out since all of them were looked at is left out. Does not
     /// allocate.
     pub fn left(&self, at_limit: bool) -> u64 {
-        if at_limit && !self.swaps_at_limits.load(Ordering::Relaxed) {
+        let swaps = match at_limit {
+            true => &self.swaps_at_limits,
+            false => &self.swaps_for_machine,
+        };
+        if !swaps.load(Ordering::Relaxed) {
             return 0;
         }
         let until = self.until.load(Ordering::Relaxed);
@@ -308,7 +320,10 @@ mod tests {
         let cgroup = MemoryCgroup::open(&dir.path().join("cgroup")).unwrap();
         let room =
             SwapHeadroom::open_below(&cgroup, &dir.path().join("proc"), &dir.path().join("sys"));
-        room.map(|room| room.read(pods).usable)
+        let read = room.map(|room| room.read(pods));
+        // What others of the machine have swapped out is not the cgroup's.
+        assert!(read.is_none_or(|read| read.swapped == MIB));
+        read.map(|read| read.usable)
     }
 
     #[test]
@@ -400,10 +415,18 @@ mod tests {
         write("swappiness", "0\n".into());
         let swap = PodSwap {
             swappiness: dir.path().join("swappiness"),
+            sys: dir.path().into(),
             ..swap
         };
         swap.refresh(pods.iter());
         assert_eq!((swap.left(true), swap.left(false)), (0, MIB));
+        // Reclaim by generations does not swap for the machine either.
+        fs::create_dir_all(dir.path().join("kernel/mm/lru_gen")).unwrap();
+        write("kernel/mm/lru_gen/enabled", "0x0007\n".into());
+        swap.refresh(pods.iter());
+        assert_eq!(swap.left(false), 0);
+        write("kernel/mm/lru_gen/enabled", "0x0000\n".into());
+        swap.refresh(pods.iter());
         // The kubelet is started with NoSwap.
         write("pod0/container1/memory.swap.max", "0".into());
         swap.refresh(pods.iter());

@@ -198,16 +198,16 @@ impl MemoryUse {
     }
 }
 
-/// Free swap of the machine, held open: `SwapFree` of meminfo.
+/// Swap of the machine, held open: `SwapTotal` and `SwapFree` of meminfo.
 #[derive(Debug)]
-pub(crate) struct SwapFree(File);
+pub(crate) struct MachineSwap(File);
 
 /// Whether the machine has swap now.
 pub fn has_swap() -> bool {
-    SwapFree::open(Path::new("/proc")).is_ok()
+    MachineSwap::open(Path::new("/proc")).is_ok()
 }
 
-impl SwapFree {
+impl MachineSwap {
     /// Opens `meminfo` below a procfs mount.
     ///
     /// # Errors
@@ -221,12 +221,16 @@ impl SwapFree {
         File::open(&path).map(Self).map_err(PathError::at(&path))
     }
 
-    /// Bytes at this moment. Does not allocate.
+    /// Bytes that are free at this moment, and that are in use: `swapoff` moves what is free alone. Does not allocate.
     ///
     /// # Errors
     /// Not in the kernel's form.
-    pub fn read(&self) -> io::Result<u64> {
-        meminfo(pread(&self.0, &mut [0; MEMINFO])?, "SwapFree:").ok_or_else(bad_message)
+    pub fn read(&self) -> io::Result<(u64, u64)> {
+        let mut buffer = [0; MEMINFO];
+        let text = pread(&self.0, &mut buffer)?;
+        let line = |name| meminfo(text, name).ok_or_else(bad_message);
+        let free = line("SwapFree:")?;
+        Ok((free, line("SwapTotal:")?.saturating_sub(free)))
     }
 }
 

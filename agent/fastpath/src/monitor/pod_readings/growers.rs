@@ -33,20 +33,25 @@ impl PodReadings {
                 largest.offer(*grew, place);
             }
         }
+        let before = std::mem::replace(&mut self.growers_read_at, monotonic_ns());
         // The largest comes last: what finds no place among the growers then is what grows least.
         let largest = largest.0.iter().skip(WATCHED - most.min(WATCHED));
-        for entry in largest.filter_map(|(_, place)| entries.get(*place)) {
+        let largest = largest.filter_map(|(_, place)| entries.get(*place));
+        for entry in largest.clone() {
             // The counter is exact; the part that is page cache is as old as the statistics.
             entry.flush_statistics();
             if let Ok(reading) = entry.memory.read() {
                 let (id, now) = (entry.memory.id(), monotonic_ns());
                 self.growers.note(id, now, entry.held(&reading));
             }
-            let limited = &entry.limited;
+        }
+        // There may be more of these than places: those of the largest come first.
+        for limited in largest.rev().map(|entry| &entry.limited) {
             for (position, cgroup) in limited.iter() {
                 if let Some(uses) = limited.read(position) {
                     let (id, now) = (cgroup.memory.id(), monotonic_ns());
-                    self.limited_growers.note(id, now, uses.unreclaimable);
+                    let growers = &mut self.limited_growers;
+                    growers.note_unless_crowded(id, now, uses.unreclaimable, before);
                 }
             }
         }
