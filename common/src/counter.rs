@@ -8,7 +8,7 @@ pub const TRIGGERS: u32 = 8;
 
 /// Cgroups that are counted one by one (for inodes: pairs of cgroup and filesystem); more are counted in the whole
 /// only, and as a drop.
-pub const MAX_CGROUP_COUNTS: u32 = 8192;
+pub const MAX_CGROUP_COUNTS: u32 = 16384;
 
 pub use crate::memory::direction;
 

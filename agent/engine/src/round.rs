@@ -239,8 +239,10 @@ impl Round {
             passed_over |= match next {
                 NextVictim::First => passes_over_in_vain(pods, urgent),
                 NextVictim::Growing => {
+                    let growers = pods.growers(urgent.shortest);
                     let loaded = pods.candidates();
-                    exclude_not_growing(loaded.candidates, loaded.grew);
+                    let per_second = urgent.per_second;
+                    exclude_not_growing(loaded.candidates, loaded.grew, &growers, per_second);
                     true
                 }
                 NextVictim::WithProcesses if by_order => false,

@@ -67,12 +67,32 @@ pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
     growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
 }
 
-/// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what
-/// each grows by.
-pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
-    let all = eligible_growth(candidates, grew);
-    for (candidate, grew) in candidates.iter_mut().zip(grew) {
-        if is_eligible(candidate) && *grew <= all / LEAST_PART {
+/// Passes over the candidates that have no part in a growth of so much `per_second` that must end, until they are loaded
+/// anew. `growers` are those whose growth is known by what only their end gives back, with their positions. Where they do
+/// not make half of it, `grew` counts, by which the usage counter of each grows: page cache and charges in advance included.
+pub(crate) fn exclude_not_growing(
+    candidates: &mut [Candidate],
+    grew: &[u64],
+    growers: &[(u64, usize)],
+    per_second: u64,
+) {
+    let known = |position| {
+        let grower = growers.iter().find(|(_, grower)| *grower == position);
+        grower.map_or(0, |(grew, _)| *grew)
+    };
+    let all_of = |grew: &dyn Fn(usize) -> u64| {
+        let eligible = candidates.iter().enumerate();
+        let eligible = eligible.filter(|(_, candidate)| is_eligible(candidate));
+        eligible.fold(0_u64, |sum, (at, _)| sum.saturating_add(grew(at)))
+    };
+    let are_known = all_of(&known) > per_second / 2;
+    let grew = |position| match are_known {
+        true => known(position),
+        false => grew.get(position).copied().unwrap_or(0),
+    };
+    let all = all_of(&grew);
+    for (position, candidate) in candidates.iter_mut().enumerate() {
+        if is_eligible(candidate) && grew(position) <= all / LEAST_PART {
             candidate.state = CandidateState::PassedOver;
         }
     }

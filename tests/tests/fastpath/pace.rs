@@ -334,7 +334,27 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     );
 }
 
-/// The same of the machine. The CPUs keep what a victim frees in lists of their own for a while, where `MemAvailable` does not count it:
+/// Two looks with ten seconds between them in which the agent was stopped are not ten seconds of a shortage.
+// R43
+#[test]
+fn an_agent_that_was_stopped_takes_no_pod_for_that_time() {
+    skip_if!(no_room());
+    let mut scene = Scene::new("pace-stopped", 512, Limited::Node);
+    scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
+    let agent = scene.files.start(&[]);
+    std::thread::sleep(MOMENT);
+    agent.stop().unwrap();
+    std::thread::sleep(Duration::from_secs(11));
+    let goes_on = monotonic_ns();
+    agent.go_on().unwrap();
+    one_goes(&scene.files);
+    let eviction = scene.files.evictions().remove(0);
+    // It had seen the threshold met for two seconds before.
+    assert!(eviction.stages.signalled - goes_on >= 5_000_000_000);
+    assert!(!eviction.pace.unwrap().urgent);
+}
+
+/// A threshold of the machine that is raised by mistake. The CPUs keep what a victim frees in lists of their own for a while, where `MemAvailable` does not count it:
 /// others have not grown by that.
 // R42
 #[test]

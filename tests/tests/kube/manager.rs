@@ -6,6 +6,7 @@ use evictd_cri::messages::{
 };
 use evictd_node::fs::statfs::Filesystem;
 use evictd_store::incident::files::read as read_incident;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     apiserver,
     prelude::*,
@@ -458,9 +459,13 @@ fn no_second_pod_goes_for_files(name: &str, meanwhile: impl FnOnce(&ClusterNode,
     assert_eq!(member.evicted(1), ["large"]);
     assert!(hogs[1].is_alive());
     assert!(member.server.count("DELETE", "/pods/large") > 0);
-    // The pod is deleted, and its files stay: the next one goes.
+    // The pod is deleted, and its files stay: the kubelet has its 30 s for them, and the next one goes.
+    let deleted = monotonic_ns();
     member.server.state().faults.clear();
-    assert_eq!(member.evicted(2), ["large", "small"]);
+    assert!(member.wait(Duration::from_secs(120), |m| m.evictions().len() > 1));
+    let second = &member.evictions()[1];
+    assert_eq!(second.name, "small");
+    assert!(second.stages.signalled >= deleted + 29_000_000_000);
 }
 
 // R8, R40: a kubelet that hangs or is gone removes no files, and those of a third pod would stay as well.

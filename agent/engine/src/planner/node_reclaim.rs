@@ -25,6 +25,9 @@ const EXHAUSTED_SOON_NS: u64 = 2 * SECOND;
 /// Growth is measured over this time at least.
 const BURST_NS: u64 = 200 * MS;
 
+/// Less than this part of a threshold is nothing: a full disk shows some blocks that no writer gets.
+const NOTHING_LEFT: u64 = 256;
+
 /// Kinds of [`NodeReclaim`].
 const KINDS: usize = 2;
 
@@ -147,8 +150,8 @@ impl Planner {
     }
 
     /// What a reclaim would bring may come too late for a hard threshold: pods use up all that is left within a moment,
-    /// or less than half of it is left while it is not known when the kubelet looks, or nothing at all while the runtime
-    /// is at work.
+    /// or less than half of it is left while it is not known when the kubelet looks, or next to nothing while the runtime is
+    /// at work.
     fn cannot_wait(
         &self,
         now: i64,
@@ -160,7 +163,7 @@ impl Planner {
             let left = u64::try_from(seen.available).unwrap_or(0);
             let amount = threshold.amount(seen.capacity);
             match reclaim.by {
-                ReclaimBy::Runtime => left == 0 && amount > 0,
+                ReclaimBy::Runtime => left < amount / NOTHING_LEFT,
                 ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
             }
         };

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    EvictionDecision, Observations, PlannerSettings, Resource, RestoredPending, Signal, Snapshot,
-    Threshold, kubelet_times::POD_CLEANUP_NS, pending::Pending, record::SignalUse, units::signed,
+    EvictionDecision, Observation, Observations, PlannerSettings, Resource, RestoredPending,
+    Signal, Snapshot, Threshold, kubelet_times::POD_CLEANUP_NS, pending::Pending,
+    record::SignalUse, units::signed,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -23,11 +24,12 @@ const STAYED: u32 = 2;
 /// written meanwhile.
 const COME_PART: u64 = 8;
 
-/// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time.
+/// Fewer bytes or inodes than these, or than this part of all, tell nothing: others write and remove as much at any time.
 const TELLING: [(Resource, u64); 2] = [
     (Resource::EphemeralStorage, 16 << 20),
     (Resource::Inodes, 1000),
 ];
+const TELLING_PART: i64 = 1000;
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
@@ -437,10 +439,14 @@ impl Expected {
     fn has_come(&mut self, seen: &Observations) -> Option<bool> {
         let resource = self.signal.resource();
         let (_, least) = TELLING.iter().find(|(one, _)| *one == resource)?;
-        if self.usage < *least {
+        let Observation {
+            available,
+            capacity,
+            ..
+        } = seen.get(self.signal)?;
+        if self.usage < *least || signed(self.usage) < capacity / TELLING_PART {
             return None;
         }
-        let available = seen.get(self.signal)?.available;
         self.lowest = self.lowest.min(available);
         let rise = available.saturating_sub(self.lowest);
         self.risen = self.risen.max(u64::try_from(rise).unwrap_or(0));

@@ -216,7 +216,7 @@ fn who_does_not_grow_is_passed_over() {
     candidates[2].state = CandidateState::Protected;
     let grew = [1, 6400, 1 << 40];
     assert_eq!(eligible_growth(&candidates, &grew), 6401);
-    exclude_not_growing(&mut candidates, &grew);
+    exclude_not_growing(&mut candidates, &grew, &[], 6400);
     let states = candidates.map(|candidate| candidate.state);
     let expected = [
         CandidateState::PassedOver,
@@ -224,6 +224,20 @@ fn who_does_not_grow_is_passed_over() {
         CandidateState::Protected,
     ];
     assert_eq!(states, expected);
+}
+
+// R43
+/// A pod that writes logs has charged in advance, which looks like a growth. What is known to grow goes, unless it is too little.
+#[test]
+fn who_only_charges_in_advance_is_passed_over() {
+    let eligible = |growers: &[(u64, usize)]| {
+        let mut candidates = [candidate(0, 0, 100), candidate(1, 0, 300)];
+        exclude_not_growing(&mut candidates, &[25_600, 6000], growers, 6000);
+        candidates.map(|candidate| candidate.state == CandidateState::Eligible)
+    };
+    assert_eq!(eligible(&[(6000, 1)]), [false, true]);
+    assert_eq!(eligible(&[(500, 1)]), [true, true]);
+    assert_eq!(eligible(&[]), [true, true]);
 }
 
 /// A pod of priority 100 that has 300 MiB and has requested so much grows; sixty of priority 0 come before it.
