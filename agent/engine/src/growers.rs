@@ -71,7 +71,7 @@ impl Growers {
         let known = self.watched.iter().position(|watched| watched.id == id);
         let oldest = || {
             let oldest = (0..self.watched.len()).min_by_key(|at| self.watched[*at].time);
-            oldest.filter(|at| self.watched[*at].time < since)
+            oldest.filter(|at| self.watched[*at].id == 0 || self.watched[*at].time < since)
         };
         let place = known.or_else(oldest);
         let Some(watched) = place.and_then(|at| self.watched.get_mut(at)) else {
@@ -269,6 +269,10 @@ mod tests {
                 growers.note_unless_crowded(id, time, held, before);
             }
             before = look * 8 * MS;
+            assert!(
+                growers.is_watched(WATCHED as u64, before),
+                "from the first look on"
+            );
         }
         let now = 40 * 8 * MS + 20;
         let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
