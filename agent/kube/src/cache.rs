@@ -117,20 +117,15 @@ impl ClusterCache {
             false => &[],
         };
         self.policies.restore(&snapshot.policies, tenants);
+        for source in snapshot.pauses(self.obeys_config_map) {
+            self.pauses.set(source, true);
+        }
         evaluator.set_namespaces(Namespaces {
             labels: snapshot.namespaces,
             keys: snapshot
                 .namespace_keys
                 .or_else(|| Some(evaluator.namespace_keys())),
         });
-        for source in snapshot.paused {
-            // A source that is no longer watched would never be released.
-            if source == PauseSource::Node
-                || (source == PauseSource::ConfigMap && self.obeys_config_map)
-            {
-                self.pauses.set(source, true);
-            }
-        }
         self.pods.with(|store| store.restore(snapshot.pods));
         let is_known = snapshot.policies_known;
         self.policies_known.store(is_known, Ordering::Release);

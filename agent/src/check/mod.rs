@@ -15,6 +15,7 @@ use evictd_node::{
         memory::{MemoryCgroup, Version, memory_root},
         protection::{Protection, set_on},
     },
+    memory_scope::Scope,
     pods::discovery::pods_below,
     proc::machine::memory_total,
     trigger::{
@@ -24,7 +25,7 @@ use evictd_node::{
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-use crate::daemon::{CGROUP_MOUNT, node_scope};
+use crate::daemon::{CGROUP_MOUNT, memory_thresholds, node_scope};
 
 /// Why memory has no hook where there is no place to look.
 const NO_CGROUPS: &str = "no memory cgroups that can be watched";
@@ -123,8 +124,9 @@ impl Check {
             None => (Err(NO_CGROUPS.to_owned()), Vec::new()),
         };
         findings.extend(evidence);
-        findings.push(pinned_guard(config, memory.as_ref().ok()));
         let scope = node_scope(config);
+        let capacity = scope.as_ref().map_or(0, Scope::capacity);
+        findings.push(pinned_guard(config, capacity, memory.as_ref().ok()));
         findings
             .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
         let mut hooks = signals::memory(
@@ -210,15 +212,27 @@ fn memory_hook(root: &Path, forced: Option<MemoryHook>) -> (Result<Built, String
 const PINNED_GUARD: &str = "pinned guard";
 
 /// Whether a guard can outlive the agent; nothing is pinned for that.
-fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
+fn pinned_guard(config: Option<&Config>, capacity: u64, memory: Option<&Built>) -> Finding {
     let guard = config.map_or_else(PinnedGuardConfig::default, |c| c.pinned_guard.clone());
     if !guard.enabled {
         return Finding::new(PINNED_GUARD, State::Ok, "pinnedGuard.enabled is false");
+    }
+    if config.is_some_and(|config| config.shadow) {
+        return Finding::new(PINNED_GUARD, State::Ok, "shadow mode: none is pinned");
     }
     let degraded = |reason: String| {
         let detail = format!("{reason}: the kubelet and the OOM killer decide while no agent runs");
         Finding::new(PINNED_GUARD, State::Degraded, detail)
     };
+    let is_hard = |config: &Config| {
+        let amounts = |signal| memory_thresholds(config, signal, capacity);
+        Signal::MEMORY
+            .into_iter()
+            .any(|signal| amounts(signal).threshold > 0)
+    };
+    if config.is_some_and(|config| !is_hard(config)) {
+        return degraded("without a hard threshold on memory it ends no pod".to_owned());
+    }
     if let Err(error) = require_bpffs(&guard.directory) {
         return degraded(error.to_string());
     }

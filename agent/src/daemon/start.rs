@@ -26,7 +26,7 @@ use super::{
     metrics::{self, Dropped},
     oom::OomKills,
     pods::{self, OpenedPods, PodSource, PublishedPods},
-    policies::Policies,
+    policies::{Policies, is_paused_before},
     programs::{self, LoadedPrograms},
     reload::ConfigWatch,
     signals::{self, Signals},
@@ -53,6 +53,10 @@ impl Opened {
         let journal = Journal::open(&config.state_dir)?;
         // Pods that an earlier agent has left throttled are released first of all, even if the start fails.
         let mitigation = MitigationWorker::open(&config.state_dir);
+        // So does a pause: on a node where each start fails the guard would go on.
+        if is_paused_before(config) {
+            fastpath::stop_for_pause(config);
+        }
         let node = node_scopes(config)?;
         let (threshold, capacity) = (
             node.fastpath.thresholds().threshold,

@@ -94,6 +94,45 @@ fn check_follows_the_configuration_in_its_hooks() {
     );
 }
 
+/// Where the agent would pin none, or one whose list of pods is always empty.
+#[test]
+fn check_says_where_no_guard_outlives_the_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let shadow = "shadow mode: none is pinned";
+    let no_threshold = "without a hard threshold on memory it ends no pod: the kubelet and the OOM killer decide while no agent runs";
+    let soft = json!({
+        "evictionHard": { "nodefs.available": "1Mi" },
+        "evictionSoft": { "memory.available": "1Mi" },
+        "evictionSoftGracePeriod": { "memory.available": "1m" },
+    });
+    let both = json!({ "shadow": true, "evictionHard": { "nodefs.available": "1Mi" } });
+    for (config, state, detail) in [
+        (json!({ "shadow": true }), "ok", shadow),
+        (both, "ok", shadow),
+        (soft, "degraded", no_threshold),
+        (json!({ "evictionHard": {} }), "degraded", no_threshold),
+    ] {
+        fs::write(&path, config.to_string()).unwrap();
+        let found = agent::finding(&[("--config", &path)], "pinned guard");
+        assert_eq!(
+            (&found["state"], &found["detail"]),
+            (&json!(state), &json!(detail))
+        );
+    }
+    // Otherwise it is the machine's matter.
+    for amount in ["1Mi", "1%"] {
+        let config = json!({ "evictionHard": { "memory.available": amount } });
+        fs::write(&path, config.to_string()).unwrap();
+        let found = agent::finding(&[("--config", &path)], "pinned guard");
+        let detail = found["detail"].as_str().unwrap();
+        assert!(
+            !detail.contains(shadow) && !detail.contains("threshold"),
+            "{found}"
+        );
+    }
+}
+
 /// As the other commands: in the DaemonSet's container no file has to be named.
 #[test]
 fn check_takes_the_installed_configuration() {

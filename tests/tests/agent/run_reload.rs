@@ -119,6 +119,11 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
     let (mut files, agent, mut hog) = as_root!(running("mistake"));
     let path = files.write().unwrap();
     let address = files.config["metricsAddress"].as_str().unwrap().to_owned();
+    let is_refused = |gauge: u8| {
+        let line = format!("evictd_config_refused {gauge}");
+        until(SOON, || shows(&address, &line))
+    };
+    assert!(is_refused(0));
     let mistakes = [
         // A shell truncates a file before it writes it.
         "",
@@ -130,11 +135,18 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
         fs::write(&path, mistake).unwrap();
         let refused = format!("evictd_config_reloads_total{{result=\"failure\"}} {number}");
         assert!(until(SOON, || shows(&address, &refused)), "{mistake}");
+        assert!(is_refused(1), "{mistake}");
         assert!(hog.is_alive() && files.records().is_empty(), "{mistake}");
     }
     assert!(agent.log().contains("the file is empty"));
+    // The one in force again, which is no change.
+    files.write().unwrap();
+    assert!(is_refused(0));
+    fs::write(&path, mistakes[0]).unwrap();
+    assert!(is_refused(1));
     files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     hog.killed();
+    assert!(is_refused(0));
 }
 
 // R47

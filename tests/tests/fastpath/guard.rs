@@ -438,6 +438,41 @@ fn starts_that_fail_pile_up_no_guards() {
     assert_eq!(guarded.pinned().len(), first.len());
 }
 
+/// On a node where each start fails a pause stops what an earlier agent has left there.
+#[test]
+fn a_pause_stops_the_guard_where_the_next_agent_cannot_start() {
+    let mut guarded = or_skip!(Guarded::left_by_an_agent("guardpause"));
+    let first = guarded.pinned();
+    guarded.files.config["policies"] = json!(["/nowhere/policies.yaml"]);
+    let config = guarded.files.write().unwrap();
+    let fails = || agent::refused(&["run"], &[("--config", &config)]);
+    fails();
+    let mut left = guarded.pinned();
+    left.sort();
+    let mut all = first.clone();
+    all.sort();
+    assert_eq!(left, all, "nothing is paused");
+    let pause = guarded.files.dir().join("state/pause");
+    fs::write(&pause, "").unwrap();
+    has(&fails(), &["the guard of an earlier agent is stopped"]);
+    let left = guarded.pinned();
+    assert!(
+        !left.is_empty() && left.iter().all(|name| name.starts_with("killed-")),
+        "{left:?}"
+    );
+    Hog::until_killed(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "60"]);
+    assert_eq!(
+        guarded.oom_kills(),
+        1,
+        "the OOM killer's, as without evictd"
+    );
+    guarded.files.config["policies"] = json!([]);
+    fs::remove_file(&pause).unwrap();
+    let _agent = guarded.start().unwrap();
+    assert_eq!(guarded.pinned().len(), first.len());
+    assert!(guarded.files.evicted().is_empty());
+}
+
 /// The container was started again meanwhile: the last kill counts, and the first one is too long ago to be told.
 #[test]
 fn of_two_kills_while_no_agent_runs_the_last_one_counts() {

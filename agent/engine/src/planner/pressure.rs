@@ -27,8 +27,10 @@ struct Tracked {
     since: Option<i64>,
     /// Whether its grace period was over the last time: its minimum reclaim may count then.
     was_due: bool,
-    /// Time at which the signal was last observed since the threshold came into force.
-    seen_at: Option<i64>,
+    /// Whether the signal was observed since the threshold came into force.
+    is_seen: bool,
+    /// Time of the first look since the last observation that had none.
+    unseen_since: Option<i64>,
 }
 
 impl Tracked {
@@ -37,13 +39,14 @@ impl Tracked {
             threshold,
             since: None,
             was_due: false,
-            seen_at: None,
+            is_seen: false,
+            unseen_since: None,
         }
     }
 }
 
 /// Time without an observation after which a threshold counts as not met: a disk that answers late changes nothing
-/// until it counts as hung.
+/// until it counts as hung. It begins with the first look that has none: while nobody looks, nothing could answer.
 const UNSEEN: Duration = Duration::from_secs(5);
 
 /// The conditions, in the order in which they are reported.
@@ -91,16 +94,17 @@ impl Pressure {
         let mut due: Vec<Threshold> = Vec::new();
         for tracked in &mut self.thresholds {
             if observations.get(tracked.threshold.signal).is_none() {
-                let seen_at = tracked.seen_at;
-                if seen_at.is_none_or(|seen_at| has_passed(UNSEEN, seen_at, now)) {
+                let unseen_since = *tracked.unseen_since.get_or_insert(now);
+                if has_passed(UNSEEN, unseen_since, now) {
                     (tracked.since, tracked.was_due) = (None, false);
                 }
                 continue;
             }
+            tracked.unseen_since = None;
             let counts = tracked.was_due && resolves(&tracked.threshold);
             let is_met = tracked.threshold.is_met(observations, counts);
             tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
-            if tracked.seen_at.replace(now).is_none() && is_met {
+            if !std::mem::replace(&mut tracked.is_seen, true) && is_met {
                 self.met_in_force.push(tracked.threshold.clone());
             }
             let condition = tracked.threshold.signal.node_condition();

@@ -103,6 +103,16 @@ impl ClusterSnapshot {
         Self::parse(&fs::read_to_string(path)?)
     }
 
+    /// The pauses that hold: a source that is no longer watched would never be released.
+    pub fn pauses(&self, obeys_config_map: bool) -> impl Iterator<Item = PauseSource> {
+        let is_watched = move |source: &PauseSource| match source {
+            PauseSource::Node => true,
+            PauseSource::ConfigMap => obeys_config_map,
+            PauseSource::File => false,
+        };
+        self.paused.iter().copied().filter(is_watched)
+    }
+
     fn parse(text: &str) -> Result<Self, SnapshotError> {
         let mut snapshot = Self::default();
         let mut ended = false;

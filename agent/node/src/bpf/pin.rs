@@ -140,6 +140,21 @@ pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PinError> {
     Ok(names)
 }
 
+/// Detaches the programs that agents with this directory have pinned; how many names are removed. What they have killed
+/// stays pinned, for the agent that takes over.
+///
+/// # Errors
+/// As [`detach`].
+pub fn detach_programs(path: &Path) -> Result<usize, PinError> {
+    require_bpffs(path)?;
+    let mut names = match names(path) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(0),
+        names => names?,
+    };
+    names.retain(|path| !is_named(path, KILLED));
+    Ok(remove(names)?)
+}
+
 /// The directories below `root` in which any agent has pinned something.
 pub fn pinned_below(root: &Path) -> Vec<PathBuf> {
     let mut directories = names(root).unwrap_or_default();
@@ -247,6 +262,7 @@ mod tests {
         fs::write(&file, "{}").unwrap();
         for path in [dir.path(), &dir.path().join("none")] {
             assert!(matches!(detach(path), Err(PinError::NoBpffs(_))));
+            assert!(matches!(detach_programs(path), Err(PinError::NoBpffs(_))));
         }
         assert!(file.exists());
     }

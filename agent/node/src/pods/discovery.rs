@@ -129,7 +129,7 @@ fn may_hold_pods(dir: &Path) -> bool {
 /// What a pod is, as far as its cgroup and its processes tell. Unknown remain its name, its labels and its priority:
 ///
 /// - node-critical pods (their processes have the score of a Guaranteed pod without being one) are known as such and
-///   protected;
+///   protected; one that is Guaranteed itself cannot be told from any other Guaranteed pod;
 /// - the priority of all others is not known: they go after every pod whose priority is, and usage above the request
 ///   decides among them. Static pods (their UID is a hash without dashes) are not evicted at all
 ///   ([`Pod::is_protected`]).
@@ -140,9 +140,7 @@ pub fn guess(cgroup: &PodCgroup, memory_total: u64) -> Pod {
     let scores = scores(&cgroup.path);
     let limit = MemoryCgroup::open(&cgroup.path).and_then(|c| c.limit());
     let limit = limit.ok().flatten();
-    let is_guaranteed = cgroup.name.qos == QosClass::Guaranteed;
-    let is_critical_score = |score: &i64| [GUARANTEED_SCORE, KUBE_PROXY_SCORE].contains(score);
-    let is_node_critical = !is_guaranteed && scores.iter().any(is_critical_score);
+    let is_node_critical = is_node_critical(cgroup.name.qos, &scores);
     let memory_request = match cgroup.name.qos {
         // Its request is its limit.
         QosClass::Guaranteed => limit.unwrap_or(0),
@@ -164,6 +162,11 @@ pub fn guess(cgroup: &PodCgroup, memory_total: u64) -> Pod {
         is_static: is_static(&cgroup.name.uid),
         ..Pod::default()
     }
+}
+
+fn is_node_critical(qos: QosClass, scores: &[i64]) -> bool {
+    let is_critical_score = |score: &i64| [GUARANTEED_SCORE, KUBE_PROXY_SCORE].contains(score);
+    qos != QosClass::Guaranteed && scores.iter().any(is_critical_score)
 }
 
 /// A static pod's UID is the MD5 of its file (`generatePodName`, `applyDefaults` of the kubelet's file source).
@@ -301,6 +304,23 @@ mod tests {
         assert!(!pod.is_critical());
         assert!(pod.priority_unknown && !pod.is_protected(Mode::Evictd));
         assert_eq!((pod.priority, pod.memory_request), (0, 0));
+    }
+
+    // R12: every Guaranteed pod has the score of a node-critical one.
+    #[test]
+    fn a_node_critical_pod_is_known_by_its_score_unless_it_is_guaranteed() {
+        for (qos, score, is_known) in [
+            (QosClass::Burstable, GUARANTEED_SCORE, true),
+            (QosClass::BestEffort, KUBE_PROXY_SCORE, true),
+            (QosClass::Burstable, 867, false),
+            (QosClass::Guaranteed, GUARANTEED_SCORE, false),
+        ] {
+            assert_eq!(
+                is_node_critical(qos, &[1000, score]),
+                is_known,
+                "{qos:?} {score}"
+            );
+        }
     }
 
     // R13, R27: 30Gi, request 4Gi -> 867.

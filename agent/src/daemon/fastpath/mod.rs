@@ -14,6 +14,8 @@ use evictd_store::restore::Restored;
 
 use super::{RunError, evictions::restore};
 
+pub(super) use pinned_guard::stop_for_pause;
+
 /// The running fast path.
 pub(super) struct RunningFastPath {
     /// Handle of the fast path, until the agent ends.

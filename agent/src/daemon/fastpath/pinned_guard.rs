@@ -2,7 +2,7 @@
 
 use evictd_config::Config;
 use evictd_node::{
-    bpf::pin::{PinDirectory, detach, require_bpffs},
+    bpf::pin::{PinDirectory, PinError, detach, detach_programs, require_bpffs},
     trigger::memory::{TriggerSet, inherit_kills},
 };
 
@@ -11,6 +11,22 @@ pub struct Pins {
     directory: PinDirectory,
     /// Whether a guard outlives this agent.
     pub is_pinned: bool,
+}
+
+/// Has the guard of an earlier agent kill no more while evictions are paused. Its list of pods is out of reach, so its
+/// programs are detached: while the pause lasts no guard would act anyway.
+pub fn stop_for_pause(config: &Config) {
+    let path = PinDirectory::path_of(&config.pinned_guard.directory, &config.state_dir);
+    match detach_programs(&path) {
+        Ok(0) | Err(PinError::NoBpffs(_)) => {}
+        Ok(_) => tracing::warn!(
+            path = %path.display(),
+            "evictions are paused: the guard of an earlier agent is stopped"
+        ),
+        Err(error) => {
+            tracing::error!(%error, "evictions are paused, and the guard of an earlier agent stays attached");
+        }
+    }
 }
 
 /// Pins what the fast path has attached; where that cannot be done the log says so, and the pins of an earlier agent

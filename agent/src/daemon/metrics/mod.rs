@@ -74,6 +74,8 @@ impl Dropped {
 pub(super) struct Reloads {
     pub applied: AtomicU64,
     pub refused: AtomicU64,
+    /// What was read last could not be used: the last good configuration is in force.
+    pub is_refused: AtomicBool,
     /// Shadow mode is on.
     pub shadow: AtomicBool,
     /// Source of the kubelet's settings: an index into [`KubeletSource::ALL`].
@@ -274,6 +276,12 @@ fn collect_configuration(collector: &mut MetricsCollector, inputs: &MetricInputs
                 .to_vec()
         },
     ));
+    collector.gauge(
+        "config_refused",
+        "1 while the configuration that was read last cannot be used, and the last good one is in force",
+        inputs.reloads,
+        |reloads| reloads.is_refused.load(Ordering::Relaxed),
+    );
     // Former names, shown until the next release.
     collector.counter(
         "configuration_reloads",

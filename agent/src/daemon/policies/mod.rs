@@ -15,6 +15,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::fleet::FleetPace;
+use evictd_kube::cache::ClusterSnapshot;
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     EvictionPolicy, PauseSource, PauseState, PolicyEvaluator, PolicyStore,
@@ -300,6 +301,19 @@ impl Policies {
     }
 }
 
+/// Whether the file pauses evictions, or the API server did when an earlier agent heard of it last.
+pub fn is_paused_before(config: &Config) -> bool {
+    let marks = MarkFiles::new(&config.state_dir, Arc::default());
+    marks.check();
+    let of_api = || {
+        let cluster = config.cluster.as_ref()?;
+        let snapshot = ClusterSnapshot::read(&config.state_dir).ok()?;
+        let mut pauses = snapshot.pauses(cluster.pause_config_map.is_some());
+        Some(pauses.next().is_some())
+    };
+    marks.is_paused.load(Ordering::Relaxed) || of_api().unwrap_or(false)
+}
+
 /// Whether the status file is being written, and whether the last attempt failed.
 #[derive(Default)]
 struct StatusFile {
@@ -310,4 +324,39 @@ struct StatusFile {
 /// Path of the status file of an agent with this state directory.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use evictd_kube::cache::FILE;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pause_is_known_before_the_api_server_is_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_paused = |cluster: serde_json::Value| {
+            let own = json!({ "stateDir": dir.path(), "cluster": cluster });
+            is_paused_before(&Config::from_values(own, None).unwrap())
+        };
+        let plain = || json!({ "nodeName": "n" });
+        let follows = || json!({ "nodeName": "n", "pauseConfigMap": "evictd/evictd-pause" });
+        assert!(!is_paused(plain()));
+        let remember = |by: &str| {
+            let lines = format!("{{\"version\":1}}\n{{\"paused\":\"{by}\"}}\n{{\"end\":2}}\n");
+            fs::write(dir.path().join(FILE), lines).unwrap();
+        };
+        remember("node");
+        assert!(is_paused(plain()));
+        // As at the start that follows: a source that is not watched is not obeyed.
+        remember("configMap");
+        assert!(!is_paused(plain()) && is_paused(follows()));
+        remember("policiesKnown");
+        assert!(!is_paused(follows()));
+        fs::write(dir.path().join("pause"), "").unwrap();
+        assert!(is_paused(plain()));
+    }
 }

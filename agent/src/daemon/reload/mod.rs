@@ -95,6 +95,9 @@ impl Agent {
         watch.reloads.note_kubelet(watch.source.kubelet.source);
         let reloads = Arc::clone(&watch.reloads);
         let applied = read.and_then(|config| self.apply(config));
+        reloads
+            .is_refused
+            .store(applied.is_err(), Ordering::Relaxed);
         match applied {
             Ok(true) => {
                 reloads.applied.fetch_add(1, Ordering::Relaxed);

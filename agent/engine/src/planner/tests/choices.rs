@@ -480,12 +480,34 @@ fn a_late_answer_begins_no_grace_period_anew() {
             let evicts = !node.look(second * SECOND).evictions.is_empty();
             assert_eq!(
                 node.planner.is_pressed(&threshold),
-                !(6..9).contains(second) || due_at == 11
+                !(7..9).contains(second) || due_at == 11
             );
             evicts
         });
         assert_eq!(due, Some(due_at));
     }
+}
+
+/// While nobody looks, nothing could answer: one look without an answer after that is a late one.
+#[test]
+fn a_stall_before_a_late_answer_begins_no_grace_period_anew() {
+    let threshold = Threshold {
+        grace_period: Duration::from_secs(30),
+        ..hard(DISK, 1000)
+    };
+    let mut node = Node::new(vec![threshold.clone()], false);
+    node.pod("files", [500, 0, 1]);
+    let looks = [(1, true), (20, false), (21, true), (30, true), (31, true)];
+    let due = looks.into_iter().find(|(second, is_seen)| {
+        match is_seen {
+            true => node.see(DISK, 900),
+            false => node.observations = Observations::default(),
+        }
+        let evicts = !node.look(second * SECOND).evictions.is_empty();
+        assert!(node.planner.is_pressed(&threshold), "{second}");
+        evicts
+    });
+    assert_eq!(due, Some((31, true)));
 }
 
 /// A soft threshold without a grace period is a hard one beside that of `evictionHard`.
