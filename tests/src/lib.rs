@@ -5,6 +5,7 @@ pub mod apiserver;
 pub mod bpffs;
 pub mod cgroup;
 pub mod chaos;
+pub mod chart;
 pub mod cluster_node;
 pub mod containerd;
 pub mod counting;

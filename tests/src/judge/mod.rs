@@ -38,7 +38,7 @@
 //! shortage was genuine but would have ended by itself within 10 s, or with what was on its way.
 
 mod course;
-mod draw;
+pub mod draw;
 mod evictd;
 mod hindsight;
 mod report;
@@ -288,6 +288,3 @@ fn state(world: &World<'_>) -> String {
         }),
     )
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,6 +4,7 @@ mod allocations;
 mod beyond;
 mod examples;
 mod fastpath_victims;
+mod judge;
 mod parse;
 mod properties;
 mod rank;

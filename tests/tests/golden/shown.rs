@@ -1,4 +1,4 @@
-//! What people and programs read: the command line's help, `evictd check`, metrics of evictions.
+//! What people and programs read: the command line's help, `evictd check`, metrics of evictions, the chart of the demo.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use evictd::{
     telemetry::{MetricsCollector, MetricsRegistry},
 };
 use evictd_engine::record::{KillOutcome, Stages};
-use evictd_tests::{prelude::*, vectors::evictd};
+use evictd_tests::{chart, prelude::*, vectors::evictd};
 
 use super::{check, golden};
 
@@ -261,4 +261,25 @@ fn the_reference_of_metrics_is_the_codes() {
             && page.contains("| `evictd_evictions_total` | counter | `shadow`, `signal` |")
     );
     check("../../../../docs/metrics-reference.md", &page);
+}
+
+#[test]
+fn a_ramp_is_drawn_up_to_the_limit_line() {
+    let ms = Duration::from_millis;
+    let mib = 1 << 20;
+    let mut samples: Vec<_> = (0..20).map(|i| (ms(i), 10 * mib)).collect();
+    samples.extend((20..60).map(|i| (ms(i), (i - 10) * 2 * mib)));
+    samples.extend((60..80).map(|i| (ms(i), 10 * mib)));
+    let chart = chart::draw(&samples, 128 * mib, 96 * mib);
+    assert_eq!(chart.lines().count(), chart::ROWS + 2);
+    assert!(chart.contains("128 MiB │") && chart.contains("96 MiB │"));
+    assert!(chart.contains("node is full") && chart.contains(" threshold"));
+    let highest = chart.lines().position(|l| l.contains('█')).unwrap();
+    assert!((1..5).contains(&highest), "{chart}");
+}
+
+#[test]
+fn nothing_that_moves_is_said() {
+    assert!(chart::draw(&[], 1, 1).contains("nothing"));
+    assert!(chart::draw(&[(Duration::ZERO, 5); 10], 1, 1).contains("nothing"));
 }

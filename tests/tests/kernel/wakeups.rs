@@ -66,7 +66,7 @@ impl Sleeper {
     }
 }
 
-/// A node of one pod, and a process that crosses 40 MiB.
+/// A node of one pod, and a process that crosses 10 MiB.
 struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
@@ -92,7 +92,7 @@ impl Crossing {
 
     fn arm(&mut self, act: Action) {
         let trigger = Trigger {
-            limit: 40 * MIB,
+            limit: 10 * MIB,
             direction: Direction::Rising,
             action: act,
             ..Trigger::DISABLED
@@ -104,9 +104,9 @@ impl Crossing {
         Sleeper::start(&self.trigger.fd().unwrap())
     }
 
-    /// On one CPU by 20 MiB, for a hook that sees a charge when the next one comes; the hog goes on when it is told to.
+    /// On one CPU by 10 MiB, for a hook that sees a charge when the next one comes; the hog goes on when it is told to.
     fn cross(&mut self, cpu: usize) -> Hog {
-        let arguments = ["--mib", "80", "--head", "60", "--wait"];
+        let arguments = ["--mib", "24", "--head", "20", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();
@@ -116,7 +116,7 @@ impl Crossing {
     /// Goes on, to the end.
     fn charge_on(&mut self, mut hog: Hog) {
         hog.go().unwrap();
-        assert!(self.scope.holds(80));
+        assert!(self.scope.holds(24));
     }
 
     /// The last charge of a hog is a huge page: on its CPU no other one comes that could wake a thread, for this test
@@ -127,7 +127,7 @@ impl Crossing {
         let cpu = cpus[0];
         cpus::tie(0, &cpus[1..]).unwrap();
         let mut local = self.wakeups.open(cpu).unwrap();
-        let arguments = ["--way", "thp", "--mib", "100", "--head", "98", "--wait"];
+        let arguments = ["--way", "thp", "--mib", "20", "--head", "18", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();

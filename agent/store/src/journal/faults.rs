@@ -289,13 +289,20 @@ fn run(fault: Fault, heal_after: Option<usize>) {
 
 // R42
 #[test]
-fn whatever_call_fails_what_was_acknowledged_is_kept() {
-    for call in 0..calls() {
-        for fault in [Fault::Once(call), Fault::From(call)] {
-            run(fault, None);
-        }
-        run(Fault::From(call), Some(30));
-    }
+fn whatever_one_call_fails_what_was_acknowledged_is_kept() {
+    (0..calls()).for_each(|call| run(Fault::Once(call), None));
+}
+
+// R42
+#[test]
+fn from_whatever_call_all_fail_what_was_acknowledged_is_kept() {
+    (0..calls()).for_each(|call| run(Fault::From(call), None));
+}
+
+// R42
+#[test]
+fn whatever_calls_fail_for_a_while_what_was_acknowledged_is_kept() {
+    (0..calls()).for_each(|call| run(Fault::From(call), Some(30)));
 }
 
 // R42

@@ -1,7 +1,6 @@
 //! `cargo xtask demo`: a cgroup plays a node; a hog runs once against the kernel's OOM killer alone and then against
 //! evictd. Ends with 0 only if evictd has evicted the right pod, no other pod died, and the OOM killer was not needed.
 
-mod chart;
 mod story;
 mod timeline;
 

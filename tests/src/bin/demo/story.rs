@@ -2,6 +2,7 @@
 
 use evictd_store::record::OutcomeRecord;
 use evictd_tests::{
+    chart,
     interrupt::interrupted,
     prelude::*,
     sampling::Sampling,
@@ -9,7 +10,7 @@ use evictd_tests::{
     workload::{HOG, Stage, WORKLOAD},
 };
 
-use crate::{Arguments, chart, timeline};
+use crate::{Arguments, timeline};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// After the end, so that a second victim would be seen.

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 const COLUMNS: usize = 72;
-const ROWS: usize = 12;
+pub const ROWS: usize = 12;
 const MIB: f64 = (1 << 20) as f64;
 /// An eighth of a cell each.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -85,30 +85,4 @@ fn interesting(samples: &[(Duration, u64)]) -> Option<&[(Duration, u64)]> {
     let margin = (to.saturating_sub(from) / 8).max(2);
     let window = samples.get(from.saturating_sub(margin)..(to + margin).min(samples.len()))?;
     (window.len() >= 2).then_some(window)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ramp_is_drawn_up_to_the_limit_line() {
-        let ms = Duration::from_millis;
-        let mib = 1 << 20;
-        let mut samples: Vec<_> = (0..20).map(|i| (ms(i), 10 * mib)).collect();
-        samples.extend((20..60).map(|i| (ms(i), (i - 10) * 2 * mib)));
-        samples.extend((60..80).map(|i| (ms(i), 10 * mib)));
-        let chart = draw(&samples, 128 * mib, 96 * mib);
-        assert_eq!(chart.lines().count(), ROWS + 2);
-        assert!(chart.contains("128 MiB │") && chart.contains("96 MiB │"));
-        assert!(chart.contains("node is full") && chart.contains(" threshold"));
-        let highest = chart.lines().position(|l| l.contains('█')).unwrap();
-        assert!((1..5).contains(&highest), "{chart}");
-    }
-
-    #[test]
-    fn nothing_that_moves_is_said() {
-        assert!(draw(&[], 1, 1).contains("nothing"));
-        assert!(draw(&[(Duration::ZERO, 5); 10], 1, 1).contains("nothing"));
-    }
 }
