@@ -46,7 +46,7 @@ impl Tracked {
 }
 
 /// Time without an observation after which a threshold counts as not met: a disk that answers late changes nothing
-/// until it counts as hung. It begins with the first look that has none: while nobody looks, nothing could answer.
+/// until it counts as hung. It begins with the first look that has none: without a look nothing could answer.
 const UNSEEN: Duration = Duration::from_secs(5);
 
 /// The conditions, in the order in which they are reported.

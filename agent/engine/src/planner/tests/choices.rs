@@ -488,7 +488,7 @@ fn a_late_answer_begins_no_grace_period_anew() {
     }
 }
 
-/// While nobody looks, nothing could answer: one look without an answer after that is a late one.
+/// Without a look nothing could answer: one look without an answer after that is a late one.
 #[test]
 fn a_stall_before_a_late_answer_begins_no_grace_period_anew() {
     let threshold = Threshold {
