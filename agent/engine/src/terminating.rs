@@ -121,7 +121,7 @@ impl Terminating {
     }
 
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim. Of delays that may be
-    /// the agent's alone, as those of a thread that is always late, [`STUCK_NS`] in all.
+    /// the agent's alone, as those of a thread that is always late, two seconds in all.
     pub fn stood_still(&mut self, late: u64, now: u64) {
         let late = match late >= STANDSTILL_NS {
             true => late,
