@@ -47,7 +47,22 @@ pub struct Growers {
 struct Watched {
     id: u64,
     time: u64,
+    /// Time at which it was last among the cgroups that matter most.
+    placed: u64,
     growth: Growth,
+}
+
+impl Watched {
+    fn observe(&mut self, time: u64, held: u64) {
+        self.time = time;
+        let sample = Sample {
+            time,
+            amount: held,
+            ..Sample::default()
+        };
+        // Steps matter to the growth of a scope alone.
+        self.growth.observe(sample, u64::MAX);
+    }
 }
 
 impl Growers {
@@ -70,8 +85,8 @@ impl Growers {
     pub fn note_unless_crowded(&mut self, id: u64, time: u64, held: u64, since: u64) {
         let known = self.watched.iter().position(|watched| watched.id == id);
         let oldest = || {
-            let oldest = (0..self.watched.len()).min_by_key(|at| self.watched[*at].time);
-            oldest.filter(|at| self.watched[*at].id == 0 || self.watched[*at].time < since)
+            let oldest = (0..self.watched.len()).min_by_key(|at| self.watched[*at].placed);
+            oldest.filter(|at| self.watched[*at].id == 0 || self.watched[*at].placed < since)
         };
         let place = known.or_else(oldest);
         let Some(watched) = place.and_then(|at| self.watched.get_mut(at)) else {
@@ -83,14 +98,15 @@ impl Growers {
                 ..Watched::default()
             };
         }
-        watched.time = time;
-        let sample = Sample {
-            time,
-            amount: held,
-            ..Sample::default()
-        };
-        // Steps matter to the growth of a scope alone.
-        watched.growth.observe(sample, u64::MAX);
+        watched.placed = time;
+        watched.observe(time, held);
+    }
+
+    /// Takes in the same of one that has a place, which it may lose to another one all the same.
+    pub fn observe(&mut self, id: u64, time: u64, held: u64) {
+        if let Some(watched) = self.watched.iter_mut().find(|watched| watched.id == id) {
+            watched.observe(time, held);
+        }
     }
 
     /// What a cgroup grows by, in bytes per second: the fastest growth that was seen until a moment ago, over `shortest`
@@ -282,6 +298,8 @@ mod tests {
             for id in 2..=cgroups {
                 growers.note_unless_crowded(id, look * 8 * MS + id, look * MIB, before);
             }
+            // To be read is not to matter most.
+            growers.observe(1, look * 8 * MS + 20, look * MIB);
             before = look * 8 * MS;
         }
         let now = 80 * 8 * MS + 20;

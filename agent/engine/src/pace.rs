@@ -47,6 +47,9 @@ const USAGE_WAIT_NS: u64 = 30 * SECOND;
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 /// Usage read up to this long before the threshold was met is recent enough.
 const USAGE_AGE_NS: u64 = 2 * SECOND;
+/// The agent, or the machine, stood still where a look came so much later than it was due, in nanoseconds. After a shorter
+/// delay, as on a busy machine, there are looks enough to tell a shortage that lasts.
+pub const STANDSTILL_NS: u64 = MONITORING_INTERVAL_NS / 2;
 /// Added to the kubelet's interval for the error of one or two samples: after that the kubelet has certainly seen the
 /// threshold met.
 const SAMPLE_SLACK_NS: u64 = 50 * MS;
@@ -155,8 +158,8 @@ impl Pace {
         }
     }
 
-    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: the threshold was not
-    /// seen met then, and what has grown may have ended since.
+    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due, [`STANDSTILL_NS`] or
+    /// more: the threshold was not seen met then, and what has grown may have ended since.
     pub fn stood_still(&mut self, late: u64, now: u64) {
         for since in [&mut self.met_since, &mut self.unreclaimable_since] {
             *since = since.map(|since| since.saturating_add(late).min(now));

@@ -24,7 +24,7 @@ const STEP_PART: u64 = 1024;
 const LARGEST_STEP: u64 = 64 << 20;
 /// The machine has stood still where no look was taken for so long after it was due, in nanoseconds. A shorter delay may
 /// be the agent's own.
-pub const STANDSTILL_NS: u64 = SECOND;
+const STANDSTILL_NS: u64 = SECOND;
 /// Least time for which a victim of an earlier agent is observed before it counts as stuck.
 const RESUMED_NS: u64 = SECOND / 2;
 /// Time after which the kubelet is expected to have unmounted the volumes of a pod without processes.

@@ -12,8 +12,8 @@ use std::{io, sync::Arc};
 use evictd_engine::{
     limiter::{EvictionKind, EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
+    pace::STANDSTILL_NS,
     permit::LastResort,
-    terminating::STANDSTILL_NS,
     units::{SECOND, nanos},
 };
 use evictd_node::{
@@ -238,11 +238,6 @@ impl MemoryMonitor {
         self.cycles += 1;
         if self.due > 0 {
             self.note_standstill(self.due, woken);
-            let late = woken.saturating_sub(self.due);
-            if late >= STANDSTILL_NS {
-                let paces = self.scopes.iter_mut().map(|watched| &mut watched.pace);
-                paces.for_each(|pace| pace.stood_still(late, woken));
-            }
         }
         let TriggerEvents {
             scopes: triggers,
@@ -287,6 +282,10 @@ impl MemoryMonitor {
         let late = now.saturating_sub(since);
         if late > LATE_NS {
             self.in_flight.stood_still(late, now);
+        }
+        if late >= STANDSTILL_NS {
+            let paces = self.scopes.iter_mut().map(|watched| &mut watched.pace);
+            paces.for_each(|pace| pace.stood_still(late, now));
         }
     }
 

@@ -20,9 +20,9 @@ use evictd_engine::{
     Threshold,
     limiter::EvictionLimiter,
     model::settings::MitigationConfig,
+    pace::STANDSTILL_NS,
     recorder::Recorder,
     soft::Departure,
-    terminating::STANDSTILL_NS,
     units::{nanos, signed},
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};

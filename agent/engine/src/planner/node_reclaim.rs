@@ -25,8 +25,10 @@ const EXHAUSTED_SOON_NS: u64 = 2 * SECOND;
 /// Growth is measured over this time at least.
 const BURST_NS: u64 = 200 * MS;
 
-/// Less than this part of a threshold is nothing: a full disk shows some blocks that no writer gets.
+/// This part of a threshold, and no more than so many bytes or inodes, is nothing: a full disk shows some blocks that no
+/// writer gets.
 const NOTHING_LEFT: u64 = 256;
+const MOST_OF_NOTHING: [u64; 2] = [16 << 20, 1000];
 
 /// Kinds of [`NodeReclaim`].
 const KINDS: usize = 2;
@@ -159,11 +161,14 @@ impl Planner {
         threshold: &Threshold,
         reclaim: ReclaimUnderWay<'_>,
     ) -> bool {
+        let [bytes, inodes] = MOST_OF_NOTHING;
+        let is_of_bytes = threshold.signal.resource().is_of_bytes();
+        let nothing = if is_of_bytes { bytes } else { inodes };
         let is_too_little = |seen: Observation| {
             let left = u64::try_from(seen.available).unwrap_or(0);
             let amount = threshold.amount(seen.capacity);
             match reclaim.by {
-                ReclaimBy::Runtime => left < amount / NOTHING_LEFT,
+                ReclaimBy::Runtime => amount > 0 && left <= nothing.min(amount / NOTHING_LEFT),
                 ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
             }
         };

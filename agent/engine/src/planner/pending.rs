@@ -15,6 +15,9 @@ const DEADLINE_NANOS: i64 = 10 * SECOND;
 /// The same for the files of one that has died: they are removed when the pod's object is.
 const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
 
+/// A DELETE is awaited this soon after the pod's end: its record has to be written before. One that is awaited later is of
+/// another pod.
+const UNTIL_AWAITED_NANOS: i64 = 10 * SECOND;
 /// So long pods go for files only where that is urgent, once those of [`STAYED`] victims in a row have stayed: as long as a
 /// pod tolerates a node whose kubelet is silent.
 const FILES_STAY_NANOS: i64 = 300 * SECOND;
@@ -24,7 +27,8 @@ const STAYED: u32 = 2;
 /// written meanwhile.
 const COME_PART: u64 = 8;
 
-/// Fewer bytes or inodes than these, or than this part of all, tell nothing: others write and remove as much at any time.
+/// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time. Of a large disk that is this
+/// part of it: where fewer come, others may have removed them.
 const TELLING: [(Resource, u64); 2] = [
     (Resource::EphemeralStorage, 16 << 20),
     (Resource::Inodes, 1000),
@@ -232,8 +236,10 @@ impl PendingVictims {
         }
         let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
         for victim in self.victims.values_mut() {
-            // As long as no pod is deleted, no kubelet is told to remove its files: it has all of its time after that.
-            if victim.is_dead && node.bounds.awaits_removals && victim.awaits_files() {
+            // As long as a pod is not deleted, no kubelet is told to remove its files: it has all of its time after that.
+            let is_deleted = now.saturating_sub(victim.files_since) > UNTIL_AWAITED_NANOS;
+            let is_awaited = node.bounds.awaits_removals && victim.awaits_files();
+            if victim.is_dead && is_awaited && !is_deleted {
                 victim.files_since = now;
             }
             let files = victim.expected.iter_mut();
@@ -393,7 +399,7 @@ impl PendingVictims {
             false => !(victim.gives_nothing || is_hard && victim.is_requested),
         };
         let mut victims = self.victims.values();
-        victims.any(|v| now < v.deadline(Resource::EphemeralStorage) && is_awaited(v))
+        victims.any(|v| now < v.end.saturating_add(FILES_DEADLINE_NANOS) && is_awaited(v))
     }
 
     /// Computes how much of what a threshold watches is on its way back, and by when.
@@ -444,13 +450,15 @@ impl Expected {
             capacity,
             ..
         } = seen.get(self.signal)?;
-        if self.usage < *least || signed(self.usage) < capacity / TELLING_PART {
+        if self.usage < *least {
             return None;
         }
         self.lowest = self.lowest.min(available);
         let rise = available.saturating_sub(self.lowest);
         self.risen = self.risen.max(u64::try_from(rise).unwrap_or(0));
-        Some(self.risen > self.usage / COME_PART)
+        let has_come = self.risen > self.usage / COME_PART;
+        let is_small = signed(self.usage) < capacity / TELLING_PART;
+        (!(has_come && is_small)).then_some(has_come)
     }
 }
 

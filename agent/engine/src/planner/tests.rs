@@ -495,16 +495,19 @@ fn files_that_no_pod_has_take_one_pod_in_ten_seconds() {
 }
 
 /// When the second of two pods goes for files, in seconds after the first, whose files stay. `each` is told the time of
-/// each look in seconds.
-fn second_goes_after(each: impl Fn(&mut Scene, i64)) -> i64 {
+/// each look in seconds, and says whether it is taken.
+fn second_goes_after(each: impl Fn(&mut Scene, i64) -> bool) -> i64 {
     let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
     for name in ["first", "second"] {
         scene.pod_of_files(name, 2 << 30, SECOND);
     }
     let mut now = SECOND;
     while scene.gone.len() < 2 {
-        each(&mut scene, (now - SECOND) / SECOND);
-        scene.look(now, 4 << 30, 1000 * SECOND);
+        if each(&mut scene, (now - SECOND) / SECOND) {
+            let usages = scene.usages.values_mut();
+            usages.for_each(|usage| usage.walk_began = Some(now.unsigned_abs()));
+            scene.look(now, 4 << 30, 1000 * SECOND);
+        }
         now += SECOND / 4;
     }
     let [(first, ..), (second, ..)] = scene.gone[..] else {
@@ -517,14 +520,21 @@ fn second_goes_after(each: impl Fn(&mut Scene, i64)) -> i64 {
 // R40, R43
 #[test]
 fn files_are_waited_for_from_when_their_pod_is_deleted() {
-    assert_eq!(second_goes_after(|_, _| ()), 30);
+    assert_eq!(second_goes_after(|_, _| true), 30);
     let deleted_after = |seconds: i64| {
         second_goes_after(move |scene, now| {
             scene.bounds.awaits_removals = !scene.gone.is_empty() && now < seconds;
+            true
         })
     };
     assert_eq!(deleted_after(10), 40 - 1);
     assert_eq!(deleted_after(45), 75 - 1);
+    // Another pod's DELETE, when this one's was accepted long ago.
+    let of_another = second_goes_after(|scene, now| {
+        scene.bounds.awaits_removals = (20..25).contains(&now);
+        true
+    });
+    assert_eq!(of_another, 30);
 }
 
 /// The machine stands still, and the kubelet with it: no look was taken in that time.
@@ -537,8 +547,7 @@ fn a_time_without_looks_is_no_time_of_a_victim() {
             if now == 40 && !stood.replace(true) && is_told {
                 scene.planner.stood_still(35_000_000_000, SECOND * 41);
             }
-            // From the fifth second to the fortieth there are no looks.
-            scene.bounds.allows_paced = !(5..40).contains(&now);
+            !(5..40).contains(&now)
         })
     };
     assert_eq!(stands_still(false), 40);

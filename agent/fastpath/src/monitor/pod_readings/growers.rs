@@ -79,7 +79,7 @@ impl PodReadings {
                 let Some(uses) = limited.read(position) else {
                     return LimitedGrowth::default();
                 };
-                growers.note(id, now, uses.unreclaimable);
+                growers.observe(id, now, uses.unreclaimable);
                 let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
                 LimitedGrowth::of(grown, growth, uses.left)
             };
