@@ -25,10 +25,9 @@ const EXHAUSTED_SOON_NS: u64 = 2 * SECOND;
 /// Growth is measured over this time at least.
 const BURST_NS: u64 = 200 * MS;
 
-/// This part of a threshold, and no more than so many bytes or inodes, is nothing: a full disk shows some blocks that no
-/// writer gets.
+/// This part of a threshold, and no more than so many bytes, is nothing: a full disk shows some blocks that no writer gets.
 const NOTHING_LEFT: u64 = 256;
-const MOST_OF_NOTHING: [u64; 2] = [16 << 20, 1000];
+const MOST_OF_NOTHING: u64 = 16 << 20;
 
 /// Kinds of [`NodeReclaim`].
 const KINDS: usize = 2;
@@ -161,9 +160,10 @@ impl Planner {
         threshold: &Threshold,
         reclaim: ReclaimUnderWay<'_>,
     ) -> bool {
-        let [bytes, inodes] = MOST_OF_NOTHING;
-        let is_of_bytes = threshold.signal.resource().is_of_bytes();
-        let nothing = if is_of_bytes { bytes } else { inodes };
+        let nothing = match threshold.signal.resource().is_of_bytes() {
+            true => MOST_OF_NOTHING,
+            false => 0,
+        };
         let is_too_little = |seen: Observation| {
             let left = u64::try_from(seen.available).unwrap_or(0);
             let amount = threshold.amount(seen.capacity);
