@@ -13,7 +13,7 @@ use crate::{
     kubelet_times::MONITORING_INTERVAL_NS,
     pending::Pending,
     shortage::{LimitedGrowth, SLOW_RETURN_NS, STATISTICS_ERROR, Shortage, URGENT_WITHIN_NS},
-    units::{MS, SECOND},
+    units::{MS, SECOND, leave_out},
 };
 
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
@@ -161,8 +161,9 @@ impl Pace {
     /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due, [`STANDSTILL_NS`] or
     /// more: the threshold was not seen met then, and what has grown may have ended since.
     pub fn stood_still(&mut self, late: u64, now: u64) {
-        for since in [&mut self.met_since, &mut self.unreclaimable_since] {
-            *since = since.map(|since| since.saturating_add(late).min(now));
+        let times = [&mut self.met_since, &mut self.unreclaimable_since];
+        for since in times.into_iter().flatten() {
+            leave_out(since, late, now);
         }
         self.forget_growth();
     }

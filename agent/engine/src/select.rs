@@ -63,8 +63,14 @@ pub(crate) fn is_eligible(candidate: &Candidate) -> bool {
 
 /// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
 pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
-    let growers = candidates.iter().zip(grew).filter(|(c, _)| is_eligible(c));
-    growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
+    sum_of_eligible(candidates, |at| grew.get(at).copied().unwrap_or(0))
+}
+
+/// What the candidates that may go have together, of what each has by its position.
+fn sum_of_eligible(candidates: &[Candidate], amount: impl Fn(usize) -> u64) -> u64 {
+    let all = candidates.iter().enumerate();
+    let eligible = all.filter(|(_, candidate)| is_eligible(candidate));
+    eligible.fold(0, |sum, (at, _)| sum.saturating_add(amount(at)))
 }
 
 /// Passes over the candidates that have no part in a growth of so much `per_second` that must end, until they are loaded
@@ -76,21 +82,17 @@ pub(crate) fn exclude_not_growing(
     growers: &[(u64, usize)],
     per_second: u64,
 ) {
+    // An empty place among the growers has a position, too: that of the first candidate.
     let known = |position| {
-        let grower = growers.iter().find(|(_, grower)| *grower == position);
-        grower.map_or(0, |(grew, _)| *grew)
+        let own = growers.iter().filter(|(_, grower)| *grower == position);
+        own.map(|(grew, _)| *grew).max().unwrap_or(0)
     };
-    let all_of = |grew: &dyn Fn(usize) -> u64| {
-        let eligible = candidates.iter().enumerate();
-        let eligible = eligible.filter(|(_, candidate)| is_eligible(candidate));
-        eligible.fold(0_u64, |sum, (at, _)| sum.saturating_add(grew(at)))
-    };
-    let are_known = all_of(&known) > per_second / 2;
+    let are_known = sum_of_eligible(candidates, known) > per_second / 2;
     let grew = |position| match are_known {
         true => known(position),
         false => grew.get(position).copied().unwrap_or(0),
     };
-    let all = all_of(&grew);
+    let all = sum_of_eligible(candidates, grew);
     for (position, candidate) in candidates.iter_mut().enumerate() {
         if is_eligible(candidate) && grew(position) <= all / LEAST_PART {
             candidate.state = CandidateState::PassedOver;

@@ -5,7 +5,7 @@ use super::{
     kubelet_times::POD_CLEANUP_NS,
     pending::{Pending, earliest},
 };
-use crate::units::{MS, SECOND};
+use crate::units::{MS, SECOND, leave_out};
 
 /// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;
@@ -22,9 +22,8 @@ const STUCK_NS: u64 = 2 * SECOND;
 const STEP: u64 = 1 << 20;
 const STEP_PART: u64 = 1024;
 const LARGEST_STEP: u64 = 64 << 20;
-/// The machine has stood still where no look was taken for so long after it was due, in nanoseconds. A shorter delay may
-/// be the agent's own.
-const STANDSTILL_NS: u64 = SECOND;
+/// A look that is late by less, in nanoseconds, may be so by the agent's own doing, while the victim had its time.
+const OWN_DELAY_NS: u64 = SECOND;
 /// Least time for which a victim of an earlier agent is observed before it counts as stuck.
 const RESUMED_NS: u64 = SECOND / 2;
 /// Time after which the kubelet is expected to have unmounted the volumes of a pod without processes.
@@ -123,15 +122,13 @@ impl Terminating {
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim. Of delays that may be
     /// the agent's alone, as those of a thread that is always late, two seconds in all.
     pub fn stood_still(&mut self, late: u64, now: u64) {
-        let late = match late >= STANDSTILL_NS {
-            true => late,
-            false => late.min(STUCK_NS.saturating_sub(self.delayed)),
-        };
-        if late < STANDSTILL_NS {
+        let mut late = late;
+        if late < OWN_DELAY_NS {
+            late = late.min(STUCK_NS - self.delayed);
             self.delayed += late;
         }
         for since in [&mut self.known_since, &mut self.progress] {
-            *since = since.saturating_add(late).min(now).max(*since);
+            leave_out(since, late, now);
         }
     }
 

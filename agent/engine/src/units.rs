@@ -17,6 +17,11 @@ pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// Moves the start of a time by so many nanoseconds until `now` that do not count, at most to `now`.
+pub(crate) fn leave_out(since: &mut u64, late: u64, now: u64) {
+    *since = since.saturating_add(late).min(now).max(*since);
+}
+
 /// Whether a number is 0, for fields that are left out of a file then.
 pub fn is_zero(number: &u64) -> bool {
     *number == 0

@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::{Cause, Pod, model::settings::Mode, units::SECOND};
+use crate::{
+    Cause, Pod,
+    model::settings::Mode,
+    units::{SECOND, leave_out},
+};
 
 /// A pod that has had no processes for so long is between two runs of its container: the kubelet waits as long at least
 /// before it starts one a second time. Earlier its phase, or the end of its object, may not have come here yet.
@@ -40,7 +44,7 @@ impl EmptyPods {
     /// Leaves out so many nanoseconds until `now` in which no look was taken: what ended then has ended now.
     pub fn stood_still(&mut self, late: u64, now: u64) {
         for since in self.since.values_mut().filter(|since| **since > 0) {
-            *since = since.saturating_add(late).min(now);
+            leave_out(since, late, now);
         }
     }
 

@@ -236,6 +236,11 @@ fn who_only_charges_in_advance_is_passed_over() {
         candidates.map(|candidate| candidate.state == CandidateState::Eligible)
     };
     assert_eq!(eligible(&[(6000, 1)]), [false, true]);
+    assert_eq!(
+        eligible(&[(0, 0), (6000, 0)]),
+        [true, false],
+        "an empty place"
+    );
     assert_eq!(eligible(&[(500, 1)]), [true, true]);
     assert_eq!(eligible(&[]), [true, true]);
 }

@@ -129,11 +129,8 @@ impl PinDirectory {
 /// The directory is, or would be, on no BPF filesystem: its files are no pins and stay. The first name that cannot be
 /// removed, after all others were.
 pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PinError> {
-    // First: where the BPF filesystem is not mounted, what is pinned there cannot be seen.
-    require_bpffs(path)?;
-    let names = match names(path) {
-        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        names => names?,
+    let Some(names) = names_on_bpffs(path)? else {
+        return Ok(Vec::new());
     };
     remove(names.clone())?;
     fs::remove_dir(path).map_err(PathError::at(path))?;
@@ -146,13 +143,19 @@ pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PinError> {
 /// # Errors
 /// As [`detach`].
 pub fn detach_programs(path: &Path) -> Result<usize, PinError> {
-    require_bpffs(path)?;
-    let mut names = match names(path) {
-        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(0),
-        names => names?,
-    };
+    let mut names = names_on_bpffs(path)?.unwrap_or_default();
     names.retain(|path| !is_named(path, KILLED));
     Ok(remove(names)?)
+}
+
+/// The names in a directory of pins; `None`: it is not there.
+fn names_on_bpffs(path: &Path) -> Result<Option<Vec<PathBuf>>, PinError> {
+    // First: where the BPF filesystem is not mounted, what is pinned there cannot be seen.
+    require_bpffs(path)?;
+    match names(path) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
+        names => Ok(Some(names?)),
+    }
 }
 
 /// The directories below `root` in which any agent has pinned something.

@@ -61,10 +61,12 @@ impl SwapHeadroom {
     /// half is usable. Does not allocate.
     pub fn read(&self, pods: u64) -> SwapUse {
         let (free, used) = self.machine.read().unwrap_or_default();
-        let own = self.own.as_ref().and_then(|(current, max)| {
+        let own = self.own.as_ref().map(|(current, max)| {
             // `max` is no number.
             let limit = read(max).ok().flatten().unwrap_or(u64::MAX);
-            Some((limit, read(current).ok().flatten()?))
+            let swapped = read(current).ok().flatten();
+            // Where it is not known no swap counts.
+            swapped.map_or((0, 0), |swapped| (limit, swapped))
         });
         let (limit, swapped) = own.unwrap_or((u64::MAX, used));
         let usable = limit.saturating_sub(swapped).min(free).min(pods);
