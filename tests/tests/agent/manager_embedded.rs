@@ -93,13 +93,16 @@ impl Two {
 
     /// The first eviction, which must be the only one.
     fn evicted(&self) -> EvictionRecord {
-        self.files.wait_for(1);
+        let records = || {
+            let mut records = self.files.records();
+            // What the Node would say in shadow mode, which comes first.
+            records.retain(|record| !matches!(record, Record::ShadowNode(_)));
+            records
+        };
+        until(SOON, || !records().is_empty());
         // Whatever else there might be to come.
         std::thread::sleep(Duration::from_millis(500));
-        let mut records = self.files.records();
-        // What the Node would say in shadow mode.
-        records.retain(|record| !matches!(record, Record::ShadowNode(_)));
-        match &records[..] {
+        match &records()[..] {
             [Record::Evicted(eviction)] => (**eviction).clone(),
             other => panic!("{other:?}"),
         }
