@@ -218,6 +218,15 @@ impl DiskScanner {
         Arc::clone(&self.lock().found)
     }
 
+    /// Counts the pods of which no walk has told anything yet.
+    pub fn unknown_pods(&self) -> usize {
+        let state = self.lock();
+        let (targets, found) = (Arc::clone(&state.targets), Arc::clone(&state.found));
+        drop(state);
+        let is_unknown = |target: &&ScanTarget| !found.contains_key(&target.uid);
+        targets.iter().filter(is_unknown).count()
+    }
+
     /// Ends the thread.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);

@@ -398,10 +398,12 @@ fn files_of_a_pod_that_is_deleted_are_waited_for() {
         >> 20;
     let threshold = mib - 4;
     member.config["evictionHard"]["nodefs.available"] = json!(format!("{threshold}Mi"));
+    let address = listen(&mut member.config, "metricsAddress");
     let agent = member.start().unwrap();
     assert!(agent.says("the agent is watching"));
     // All are walked while nothing is short.
-    std::thread::sleep(Duration::from_secs(3));
+    let unknown = || value(&address, "evictd_pods_disk_usage_unknown");
+    assert!(until(SOON, || unknown() == Some(0)));
     {
         let mut state = member.server.state();
         let mut pod = state.get(Collection::Pods, "default", "deleted");

@@ -247,6 +247,12 @@ fn collect_pods(collector: &mut MetricsCollector, inputs: &MetricInputs<'_>) {
         |scanner| scanner.is_stuck(),
     );
     collector.gauge(
+        "pods_disk_usage_unknown",
+        "Pods whose use of disks was not measured yet: an eviction for a disk waits for them, up to 30 seconds",
+        &inputs.manager.scanner,
+        |scanner| scanner.unknown_pods() as u64,
+    );
+    collector.gauge(
         "writable_layers_unknown",
         "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as \
         nothing",
