@@ -1,5 +1,10 @@
 //! One thread of a process that does not go on, while the others do.
 
+use std::{
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+};
+
 use nix::{
     sys::{
         ptrace,
@@ -26,6 +31,22 @@ impl Stalled {
         waitpid(thread, Some(WaitPidFlag::__WALL))?;
         Ok(stalled)
     }
+}
+
+/// Lets a thread run for a few milliseconds only, again after each pause of `each`, and does something meanwhile.
+pub fn hold_up<T>(process: u32, name: &str, each: Duration, meanwhile: impl FnOnce() -> T) -> T {
+    let (goes_on, is_over) = mpsc::channel::<()>();
+    let stall = move || {
+        while is_over.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
+            let _stalled = Stalled::new(process, name).expect("a thread to stall");
+            thread::sleep(each);
+        }
+    };
+    thread::scope(|threads| {
+        threads.spawn(stall);
+        let _goes_on = goes_on;
+        meanwhile()
+    })
 }
 
 /// The id of a process's thread of this name.

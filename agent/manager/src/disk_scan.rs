@@ -218,13 +218,13 @@ impl DiskScanner {
         Arc::clone(&self.lock().found)
     }
 
-    /// Counts the pods of which no walk has told anything yet.
+    /// Counts the pods of which no walk has come to its end yet.
     pub fn unknown_pods(&self) -> usize {
         let state = self.lock();
         let (targets, found) = (Arc::clone(&state.targets), Arc::clone(&state.found));
         drop(state);
-        let is_unknown = |target: &&ScanTarget| !found.contains_key(&target.uid);
-        targets.iter().filter(is_unknown).count()
+        let is_whole = |target: &ScanTarget| found.get(&target.uid).is_some_and(|u| u.is_whole());
+        targets.iter().filter(|target| !is_whole(target)).count()
     }
 
     /// Ends the thread.

@@ -10,6 +10,7 @@ use evictd_tests::{
     mounts::Mounted,
     prelude::*,
     reaped::Reaped,
+    stalled::{hold_up, thread_named},
     unkillable::Undying,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -858,6 +859,27 @@ fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
     let asked = two.asked();
     assert_eq!(asked.grace_period_seconds, 30);
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
+}
+
+/// No second answer comes within a look: a decision may not wait for one.
+// R43
+#[test]
+fn a_disk_that_answers_late_at_each_look_takes_the_pod_that_fills_it() {
+    let mut two = or_skip!(Two::on_disk("latedisk", 64, 4096, "1Ti"));
+    two.threshold("nodefs.inodesFree", json!("25%"));
+    let [_calm, mut greedy] = two.forkers();
+    let agent = two.files.start(&[]);
+    let thread = "statfs";
+    assert!(until(SOON, || thread_named(agent.pid(), thread)
+        .unwrap()
+        .is_some()));
+    let eviction = hold_up(agent.pid(), thread, Duration::from_secs(2), || {
+        // None of it is seen before the thread is held up.
+        std::thread::sleep(Duration::from_secs(1));
+        greedy.files("make", &two.dir("greedy"), 3500);
+        two.evicted()
+    });
+    assert_eq!(eviction.name, "greedy");
 }
 
 // R47

@@ -62,7 +62,7 @@ impl ManagerLoop {
         };
         let now = monotonic_ns();
         if now.saturating_sub(waiting.since) > nanos(waiting.timeout) {
-            self.after_reclaim();
+            self.waiting_is_over(seen);
             return;
         }
         let reclaim = ReclaimUnderWay {
@@ -113,7 +113,7 @@ impl ManagerLoop {
             }
         }
         if by == ReclaimBy::None {
-            self.after_reclaim();
+            self.waiting_is_over(seen);
         }
     }
 
@@ -148,7 +148,7 @@ impl ManagerLoop {
         }
     }
 
-    /// Returns whether a threshold that the reclaim helps is short still.
+    /// Returns whether a threshold that the reclaim helps is short still, or not observed now.
     fn report_reclaimed(
         &mut self,
         waiting: &Waiting,
@@ -163,7 +163,8 @@ impl ManagerLoop {
             .thresholds()
             .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
             .collect();
-        let is_short = helped.iter().any(|t| is_unresolved(t, seen));
+        let is_short = |t: &&Threshold| seen.get(t.signal).is_none() || is_unresolved(t, seen);
+        let is_short = helped.iter().any(is_short);
         let mut freed: Vec<(Signal, i64)> = helped
             .iter()
             .filter_map(|t| {
@@ -184,11 +185,10 @@ impl ManagerLoop {
         is_short
     }
 
-    /// The waiting is over.
-    fn after_reclaim(&mut self) {
+    /// The waiting is over. A second sample within this look would lack each filesystem that answers late.
+    fn waiting_is_over(&mut self, seen: &Observations) {
         if let Some(waiting) = self.node_reclaim.waiting.take() {
-            let seen = self.sample();
-            self.evict_after(&waiting, &seen);
+            self.evict_after(&waiting, seen);
         }
     }
 
