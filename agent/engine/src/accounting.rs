@@ -442,6 +442,7 @@ impl Accounting {
                 deferred_per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
+            unwritten,
             swapped,
             swap_free: 0,
             guard_amount: amount.min(threshold),

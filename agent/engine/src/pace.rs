@@ -30,6 +30,9 @@ const EXTRAPOLATION: u64 = 16;
 const PIDS_EXTRAPOLATION: u64 = 4;
 /// Usage counts as shrinking if it is less than this long ago.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
+/// Where only page cache is missing that has to be written first, a growth is urgent so late: it may end before, or the
+/// page cache be written. The end of the growing pod comes in time still.
+const LAST_MOMENT_NS: u64 = 3 * KILL_LATENCY_NS;
 /// Freed memory must be back this long before exhaustion.
 pub(crate) const MARGIN_NS: u64 = 5 * MS;
 /// While memory is pending, a growth that uses up the headroom later than this takes no other pod.
@@ -496,9 +499,18 @@ impl PaceInputs {
         let (end, grown) =
             pace.growth
                 .exhausts(seen.usable(), noise, self.profile.extrapolation())?;
-        let is_urgent =
-            end < URGENT_WITHIN_NS && seen.is_close(pace.is_met()) && !pace.ends_at_limits(seen);
+        let within = match self.is_for_growers() {
+            true => LAST_MOMENT_NS,
+            false => URGENT_WITHIN_NS,
+        };
+        let is_urgent = end < within && seen.is_close(pace.is_met()) && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
+    }
+
+    /// Whether an urgent decision takes no pod but those that grow: the kubelet asks for none, and what is missing the
+    /// kernel has once it is written.
+    pub(crate) fn is_for_growers(&self) -> bool {
+        self.shortage.is_close_by_unwritten(self.pace.is_met())
     }
 }
 

@@ -158,7 +158,8 @@ impl Round {
             return Outcome::InVain;
         }
         // The pods that grow can wait for the first signal, if others may go.
-        let has_evicted = pods.has_evicted_lately() || pods.is_beyond_rate();
+        let for_growers = self.urgency.is_urgent() && self.pace_inputs.is_for_growers();
+        let has_evicted = for_growers || pods.has_evicted_lately() || pods.is_beyond_rate();
         if has_evicted {
             pods.watch_growers();
         }
@@ -233,6 +234,17 @@ impl Round {
         // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
         // themselves, the order alone decides.
         let (mut passed_over, mut by_order) = (false, false);
+        let mut growers_only = self.pace_inputs.is_for_growers();
+        if growers_only {
+            if pods.is_beyond_rate() {
+                kind = EvictionKind::Grower;
+                pods.load(kind, resort);
+            }
+            if !passes_over_all_but_growers(pods, urgent) {
+                return Outcome::Done;
+            }
+            (passed_over, by_order) = (true, true);
+        }
         while left > 0
             && let Some(next) = relief.next()
         {
@@ -251,14 +263,13 @@ impl Round {
                 }
             };
             let Some(victim) = choose(pods) else {
-                let is_beyond_rate = kind == EvictionKind::Grower;
-                if passed_over && next == NextVictim::WithProcesses && !is_beyond_rate {
+                if passed_over && next == NextVictim::WithProcesses && !growers_only {
                     (passed_over, by_order) = (false, true);
                     let candidates = pods.candidates().candidates.iter_mut();
                     candidates.for_each(Candidate::take_back);
                     continue;
                 }
-                if is_beyond_rate && left == self.most {
+                if growers_only && left == self.most {
                     return Outcome::NoCandidates;
                 }
                 if passed_over {
@@ -270,7 +281,7 @@ impl Round {
                     if !passes_over_all_but_growers(pods, urgent) {
                         return Outcome::NoCandidates;
                     }
-                    (passed_over, by_order) = (true, true);
+                    (passed_over, by_order, growers_only) = (true, true, true);
                     continue;
                 }
                 if resort >= pods.last_resort() || pods.dying() > 0 || pods.denied() == 0 {

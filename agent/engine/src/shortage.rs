@@ -49,6 +49,9 @@ pub struct Shortage {
     /// Amounts that can still be used before nothing is left.
     #[serde(rename = "room")]
     pub headroom: Headroom,
+    /// The part of the headroom that is page cache and has to be written first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unwritten: u64,
     /// What the scope has swapped out, whether pods may do so or not: it has grown all the same.
     #[serde(default)]
     pub swapped: u64,
@@ -84,14 +87,25 @@ impl Shortage {
         }
     }
 
-    /// Whether so little is left that its end may be urgent.
+    /// Whether so little is left that its end may be urgent. Above the threshold page cache that has to be written first is
+    /// enough where there is twice as much: the kernel has those wait that need it.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
-        let close = if is_met {
-            self.threshold
-        } else {
-            self.guard_amount
-        };
-        self.headroom.immediate < close
+        let immediate = self.headroom.immediate;
+        if is_met {
+            return immediate < self.threshold;
+        }
+        immediate < self.guard_amount && self.written() / 2 < self.guard_amount
+    }
+
+    /// Whether it is close for page cache alone that has to be written first: the kubelet finds enough, and so does the
+    /// kernel once that is written.
+    pub(crate) fn is_close_by_unwritten(&self, is_met: bool) -> bool {
+        !is_met && self.is_close(is_met) && self.written() >= self.guard_amount
+    }
+
+    /// What can be used at once when the page cache is written.
+    fn written(&self) -> u64 {
+        self.headroom.immediate.saturating_add(self.unwritten)
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.

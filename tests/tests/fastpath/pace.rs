@@ -226,6 +226,37 @@ fn a_start_at_full_speed_beside_a_few_logs_kills_no_pod() {
     }
 }
 
+/// A pod has left page cache that is not written yet, or goes on writing. One that starts at full speed beside it, and ends
+/// its growth with more than the threshold left by the kubelet's count, takes none with it.
+fn a_start_beside_unwritten_cache_kills_no_pod(goes_on: bool) {
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new("pace-unwritten", 512, limited);
+        let _agent = scene.files.start(&[]);
+        let mib = if goes_on { "1000" } else { "300" };
+        let mut worker = scene.start("worker", &["--way", "write", "--mib", mib, "--size", mib]);
+        let mut is_done = || assert!(worker.says("done").unwrap());
+        match goes_on {
+            true => scene.pods_hold(480),
+            false => is_done(),
+        }
+        // It is as good as its neighbours in the order of eviction.
+        let mut started = scene.start("three", &["--mib", "60"]);
+        if goes_on {
+            is_done();
+        }
+        std::thread::sleep(MOMENT);
+        scene.evicts_only(&[]);
+        assert!(started.is_alive() && worker.is_alive(), "{limited:?}");
+    }
+}
+
+scenes! {
+    // R40, R43
+    fn a_start_beside_what_a_pod_has_written_kills_no_pod() unless no_room() => a_start_beside_unwritten_cache_kills_no_pod(false);
+    // R40, R43
+    fn a_start_beside_a_pod_that_writes_kills_no_pod() unless no_room() => a_start_beside_unwritten_cache_kills_no_pod(true);
+}
+
 /// Active page cache alone brings the kubelet's count below the threshold, and stays: after ten seconds the first pod in the order goes,
 /// which has that cache, and no other one.
 fn only_the_pod_of_the_cache_goes(way: &str, limited: Limited) {
