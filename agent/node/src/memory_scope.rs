@@ -262,8 +262,8 @@ impl Scope {
         {
             machine.pcp_free = lists.read().map_or(0, |bytes| bytes.max(1));
         }
-        let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
-        let swap = swap.unwrap_or_default();
+        let read = |swap: &SwapHeadroom| swap.read(self.pod_swap, reading.swap_cached);
+        let swap = self.swap.as_ref().map(read).unwrap_or_default();
         Ok(self.accounting.sample(&reading, machine, swap))
     }
 }

@@ -37,6 +37,7 @@ fn incident(is_full: bool) -> Incident {
             deferred_per_second: 7,
             swap: 13,
         },
+        unwritten: 25,
         swapped: 18,
         swap_free: 0,
         guard_amount: 8,

@@ -101,6 +101,9 @@ pub struct MemoryReading {
     pub shmem: u64,
     /// Slab that the kernel can reclaim: dentries and inodes. 0 on v1, which has no line for it.
     pub slab_reclaimable: u64,
+    /// Memory that holds what counts as swapped out, too: the swap cache, which is being written or was read back, and what
+    /// zswap keeps compressed. 0 where the kernel does not tell.
+    pub swap_cached: u64,
     /// Kernel memory on v1, where its counter is read (`MemoryCgroup::with_kernel_counter`); 0 elsewhere.
     pub kernel: u64,
     /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have
@@ -143,7 +146,7 @@ pub struct MachineMemory {
 /// Swap of a scope, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapUse {
-    /// What the scope has swapped out; the machine, where it does not tell.
+    /// What the scope has swapped out and is not in its memory as well; the machine, where it does not tell.
     pub swapped: u64,
     /// Memory that further swapping can free, as far as the pods may.
     pub usable: u64,

@@ -2,7 +2,7 @@
 
 use std::{fs::File, sync::Arc};
 
-use evictd_engine::shortage::LimitedGrowth;
+use evictd_engine::{model::usage::MemoryReading, shortage::LimitedGrowth};
 use evictd_sys::page::page_size;
 
 use crate::{
@@ -114,12 +114,13 @@ impl LimitedCgroups {
     /// one. Does not allocate.
     pub fn read(&self, at: usize) -> Option<BelowLimit> {
         let own = self.list.get(at)?;
-        let (limit, held) = own.read()?;
+        let (limit, reading) = own.read()?;
+        let held = reading.unreclaimable();
         let next_above = |at: &usize| self.above.get(*at).copied().flatten();
         let above = std::iter::successors(next_above(&at), next_above);
         let above = above.filter_map(|at| self.list.get(at)?.read());
-        let left = above.map(|(limit, held)| limit.saturating_sub(held));
-        let swapped = own.swapped.read();
+        let left = above.map(|(limit, reading)| limit.saturating_sub(reading.unreclaimable()));
+        let swapped = own.swapped.read(reading.swap_cached);
         Some(BelowLimit {
             unreclaimable: held.saturating_add(swapped),
             limit: limit.saturating_add(swapped),
@@ -149,11 +150,11 @@ impl LimitedCgroup {
         })
     }
 
-    /// Limit, and bytes that only the end of processes gives back; `None` where it is past its limit.
-    fn read(&self) -> Option<(u64, u64)> {
+    /// Limit and memory; `None` where it is past its limit.
+    fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let most = limit.saturating_add(limit / FORCED_PART);
-        (reading.usage <= most).then(|| (limit, reading.unreclaimable()))
+        (reading.usage <= most).then_some((limit, reading))
     }
 }
 

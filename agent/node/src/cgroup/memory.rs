@@ -16,10 +16,10 @@ use crate::kernfile::{bad_message, number, open_primed, pread, value_of, values_
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
 
-/// Lines of v1's `memory.stat`: page cache on the lists, page cache to be written, shared memory, slab that can be
-/// reclaimed, and the lines that add up to all that is listed. Lines without `total_` are of this cgroup alone, without
-/// those below.
-const V1_KEYS: [&str; 10] = [
+/// Lines of v1's `memory.stat`: page cache on the lists, what is to be written, shared memory, slab that can be reclaimed,
+/// what is in swap as well, and the lines that add up to all that is listed. Lines without `total_` are of this cgroup
+/// alone, without those below.
+const V1_KEYS: [&str; 12] = [
     "total_inactive_file",
     "total_active_file",
     "total_dirty",
@@ -27,19 +27,23 @@ const V1_KEYS: [&str; 10] = [
     "total_shmem",
     // v1 lists no slab, and no line has an empty name.
     "",
+    "total_swapcached",
+    "",
     "total_cache",
     "total_rss",
     "",
     "",
 ];
 /// Keys of `memory.stat` in v2; `kernel` since 5.18.
-const V2_KEYS: [&str; 10] = [
+const V2_KEYS: [&str; 12] = [
     "inactive_file",
     "active_file",
     "file_dirty",
     "file_writeback",
     "shmem",
     "slab_reclaimable",
+    "swapcached",
+    "zswap",
     "anon",
     "file",
     "kernel",
@@ -209,7 +213,19 @@ impl MemoryCgroup {
             Version::V1 => V1_KEYS,
             Version::V2 => V2_KEYS,
         };
-        let [inactive, active, dirty, writeback, shmem, slab, listed @ ..] = values_of(stat, keys);
+        let [
+            inactive,
+            active,
+            dirty,
+            writeback,
+            shmem,
+            slab,
+            swap_cache,
+            zswap,
+            listed @ ..,
+        ] = values_of(stat, keys);
+        // Also what is on its way to swap (`__folio_start_writeback`).
+        let writeback = writeback.map(|all| all.saturating_sub(swap_cache.unwrap_or(0)));
         let sum = |values: &[Option<u64>]| {
             values
                 .iter()
@@ -233,6 +249,7 @@ impl MemoryCgroup {
             dirty_or_writeback: sum(&[dirty, writeback]),
             shmem: shmem.unwrap_or(0),
             slab_reclaimable: slab.unwrap_or(0),
+            swap_cached: sum(&[swap_cache, zswap]),
             uncategorized: match self.usage {
                 Some(_) => usage.saturating_sub(sum(&listed)).saturating_sub(kernel),
                 None => 0,

@@ -58,8 +58,9 @@ impl SwapHeadroom {
     }
 
     /// What is free at this moment, where all pods together may swap out `pods` bytes more; of what is kept compressed,
-    /// half is usable. Does not allocate.
-    pub fn read(&self, pods: u64) -> SwapUse {
+    /// half is usable. Of what the cgroup has swapped out `swap_cached` bytes are in its memory as well. Does not
+    /// allocate.
+    pub fn read(&self, pods: u64, swap_cached: u64) -> SwapUse {
         let (free, used) = self.machine.read().unwrap_or_default();
         let own = self.own.as_ref().map(|(current, max)| {
             // `max` is no number.
@@ -68,10 +69,11 @@ impl SwapHeadroom {
             // Where it is not known no swap counts.
             swapped.map_or((0, 0), |swapped| (limit, swapped))
         });
-        let (limit, swapped) = own.unwrap_or((u64::MAX, used));
-        let usable = limit.saturating_sub(swapped).min(free).min(pods);
+        let (limit, current) = own.unwrap_or((u64::MAX, 0));
+        let usable = limit.saturating_sub(current).min(free).min(pods);
+        let swapped = own.map(|(_, current)| current.saturating_sub(swap_cached));
         SwapUse {
-            swapped,
+            swapped: swapped.unwrap_or(used),
             usable: if self.compressed { usable / 2 } else { usable },
         }
     }
@@ -222,10 +224,10 @@ impl SwapUsage {
         }
     }
 
-    /// Bytes that are swapped out. Does not allocate.
-    pub fn read(&self) -> u64 {
+    /// Bytes that are swapped out, but for `swap_cached` bytes of them that are in memory as well. Does not allocate.
+    pub fn read(&self, swap_cached: u64) -> u64 {
         let swapped = self.0.as_ref().and_then(|file| read(file).ok().flatten());
-        swapped.unwrap_or(0)
+        swapped.unwrap_or(0).saturating_sub(swap_cached)
     }
 }
 
@@ -287,11 +289,11 @@ mod tests {
     fn what_a_cgroup_has_swapped_out_is_read_where_it_may_swap() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-        assert_eq!(SwapUsage::open(dir.path()).read(), 0, "cgroup v1");
+        assert_eq!(SwapUsage::open(dir.path()).read(0), 0, "cgroup v1");
         write("memory.swap.current", "4096\n");
         for (max, swapped) in [("max\n", 4096), ("8192\n", 4096), ("0\n", 0)] {
             write("memory.swap.max", max);
-            assert_eq!(SwapUsage::open(dir.path()).read(), swapped, "{max}");
+            assert_eq!(SwapUsage::open(dir.path()).read(0), swapped, "{max}");
         }
     }
 
@@ -322,7 +324,7 @@ mod tests {
         let cgroup = MemoryCgroup::open(&dir.path().join("cgroup")).unwrap();
         let room =
             SwapHeadroom::open_below(&cgroup, &dir.path().join("proc"), &dir.path().join("sys"));
-        let read = room.map(|room| room.read(pods));
+        let read = room.map(|room| room.read(pods, 0));
         // What others of the machine have swapped out is not the cgroup's.
         assert!(read.is_none_or(|read| read.swapped == MIB));
         read.map(|read| read.usable)
@@ -344,6 +346,58 @@ mod tests {
         assert_eq!(compressed("Y\n", file), Some(32 * MIB));
         assert_eq!(compressed("N\n", zram), Some(32 * MIB));
         assert_eq!(room(64 << 10, "max\n", "N\n", file, 5 * MIB), Some(5 * MIB));
+    }
+
+    /// A page has its place in swap as soon as it is on its way there, and keeps it for a while when it is read back.
+    // R40
+    #[test]
+    fn what_is_in_memory_and_in_swap_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            fs::create_dir_all(dir.path().join("cgroup")).unwrap();
+            fs::write(dir.path().join(name), text).unwrap();
+        };
+        let kib = |mib: u64| mib << 10;
+        write(
+            "meminfo",
+            format!(
+                "MemTotal: {} kB\nSwapTotal: {} kB\nSwapFree: {} kB\nSwapCached: {} kB\nZswap: {} kB\n",
+                kib(1024),
+                kib(512),
+                kib(400),
+                kib(30),
+                kib(2)
+            ),
+        );
+        write("cgroup/memory.current", (100 * MIB).to_string());
+        let stat = [
+            ("anon", 50),
+            ("file", 30),
+            ("inactive_file", 30),
+            ("active_file", 0),
+            ("file_dirty", 1),
+            ("file_writeback", 22),
+            ("swapcached", 20),
+            ("zswap", 5),
+        ];
+        let lines = stat.map(|(name, mib)| format!("{name} {}\n", mib * MIB));
+        write("cgroup/memory.stat", lines.concat());
+        write("cgroup/memory.swap.max", "max\n".into());
+        write("cgroup/memory.swap.current", (60 * MIB).to_string());
+        let cgroup = MemoryCgroup::open(&dir.path().join("cgroup")).unwrap();
+        let reading = cgroup.read().unwrap();
+        assert_eq!(
+            reading.dirty_or_writeback,
+            3 * MIB,
+            "not what is on its way to swap"
+        );
+        let swap = SwapHeadroom::open_below(&cgroup, dir.path(), dir.path()).unwrap();
+        let all = swap.read(u64::MAX, reading.swap_cached);
+        assert_eq!((all.swapped, all.usable), (35 * MIB, 400 * MIB));
+        let pod = SwapUsage::open(cgroup.path());
+        assert_eq!(pod.read(reading.swap_cached), 35 * MIB);
+        let machine = SwapHeadroom { own: None, ..swap };
+        assert_eq!(machine.read(u64::MAX, 0).swapped, 80 * MIB);
     }
 
     /// What pods can swap out and may, whose cgroups have these limits and usages: those of the pod, then those of its

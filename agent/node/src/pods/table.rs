@@ -149,7 +149,8 @@ impl PodEntry {
     /// Bytes that only its end gives back, in memory, of which this is a reading, and in swap: with swap what grows is
     /// partly older memory that is swapped out. Does not allocate.
     pub fn held(&self, reading: &MemoryReading) -> u64 {
-        reading.unreclaimable().saturating_add(self.swapped.read())
+        let swapped = self.swapped.read(reading.swap_cached);
+        reading.unreclaimable().saturating_add(swapped)
     }
 
     /// Ids of its cgroups that are followed, its own first.

@@ -198,7 +198,7 @@ impl MemoryUse {
     }
 }
 
-/// Swap of the machine, held open: `SwapTotal` and `SwapFree` of meminfo.
+/// Swap of the machine, held open: `SwapTotal`, `SwapFree` and what is in memory as well of meminfo.
 #[derive(Debug)]
 pub(crate) struct MachineSwap(File);
 
@@ -221,7 +221,8 @@ impl MachineSwap {
         File::open(&path).map(Self).map_err(PathError::at(&path))
     }
 
-    /// Bytes that are free at this moment, and that are in use: `swapoff` moves what is free alone. Does not allocate.
+    /// Bytes that are free at this moment, and that are swapped out and not in memory as well (the swap cache, zswap):
+    /// `swapoff` moves what is free alone. Does not allocate.
     ///
     /// # Errors
     /// Not in the kernel's form.
@@ -229,8 +230,11 @@ impl MachineSwap {
         let mut buffer = [0; MEMINFO];
         let text = pread(&self.0, &mut buffer)?;
         let line = |name| meminfo(text, name).ok_or_else(bad_message);
-        let free = line("SwapFree:")?;
-        Ok((free, line("SwapTotal:")?.saturating_sub(free)))
+        let (free, total) = (line("SwapFree:")?, line("SwapTotal:")?);
+        // Not there on a kernel that is built without it.
+        let optional = |name| meminfo(text, name).unwrap_or(0);
+        let in_memory = optional("SwapCached:").saturating_add(optional("Zswap:"));
+        Ok((free, total.saturating_sub(free).saturating_sub(in_memory)))
     }
 }
 
