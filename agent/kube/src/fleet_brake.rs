@@ -6,7 +6,8 @@
 //! writes `NAME`, which all watch and which changes a few times in an incident. So five thousand nodes that evict at
 //! once make some hundred writes, and then reads at a rate of nodes by `REPORT_EVERY`.
 //!
-//! Without the API server the state that a node has read last holds until its end; the node goes on at its own pace.
+//! Without the API server the state that a node has read last holds until its end, over restarts too; the node goes on
+//! at its own pace.
 //!
 //! An inactive brake is silent, and so is an unavailable one. So each agent looks for both ConfigMaps at its start, and
 //! logs what is missing.
@@ -294,6 +295,19 @@ impl FleetBrake {
             Err(error) if error.code() == 409 => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// What was published last, as far as this node has heard.
+    pub(crate) fn published_state(&self) -> FleetState {
+        self.published().state
+    }
+
+    /// Takes what an earlier agent of this node has heard last, before the API server is asked.
+    pub(crate) fn restore(&self, state: FleetState) {
+        self.take(PublishedState {
+            state,
+            resource_version: None,
+        });
     }
 
     fn published(&self) -> PublishedState {

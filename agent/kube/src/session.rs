@@ -127,17 +127,24 @@ impl Cluster {
         let client = Arc::new(client?);
         client.set_shadow(config.shadow);
         let pods = Arc::new(WatchedPods::default());
+        let fleet = cluster.fleet_brake.as_ref().map(|brake| {
+            let limiter = Arc::clone(policies.evaluator().limiter());
+            FleetBrake::new(Arc::clone(&client), brake.clone(), node, limiter)
+        });
         let cache = Arc::new(ClusterCache::new(
             &config.state_dir,
             Arc::clone(&client),
             Arc::clone(&pods),
             Arc::clone(policies),
             Arc::clone(pauses),
-            cluster.pause_config_map.is_some(),
-            cluster.tenant_grace.is_some(),
+            fleet.clone(),
+            (
+                cluster.pause_config_map.is_some(),
+                cluster.tenant_grace.is_some(),
+            ),
         ));
         let is_known = cache.restore();
-        let mut followers = Followers::start(&client, cluster, policies, pauses);
+        let mut followers = Followers::start(&client, cluster, policies, pauses, fleet);
         let knowing = Arc::clone(&cache);
         followers.when_settled(move || knowing.set_policies_known());
         // Nothing is deleted in shadow mode: they wait for an agent that is not.

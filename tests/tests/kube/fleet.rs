@@ -291,6 +291,29 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     assert!(entered, "it tells of its own");
 }
 
+#[test]
+fn a_paused_fleet_outlives_a_restart_while_the_api_server_is_away() {
+    let mut member = as_root!(ClusterNode::new("fleetkept", 256).unwrap());
+    let map = format!("{SPACE}/{NAME}");
+    member.config["cluster"]["fleetBrake"] = json!({ "configMap": map });
+    {
+        let mut state = member.server.state();
+        maps(&mut state);
+        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
+        let paused = json!({"pace": "paused", "until": until, "nodes": "40", "by": "other"});
+        state.put_config_map(SPACE, NAME, paused);
+    }
+    let first = member.start().unwrap();
+    assert!(first.says("the fleet brake is active"));
+    let file = member.dir().join("state/cluster.jsonl");
+    let written = || fs::read_to_string(&file).unwrap_or_default();
+    assert!(member.wait(SOON, |_| written().contains("fleet paused ")));
+    drop(first);
+    member.server.go_away();
+    let second = member.start().unwrap();
+    assert!(second.log().contains("the fleet brake is active"));
+}
+
 /// Bytes and inodes are short at one look, and the kubelet's reclaim has helped neither.
 #[test]
 fn a_slow_fleet_lets_one_pod_of_a_look_go() {
