@@ -216,6 +216,29 @@ fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
     assert!(f.wait(|f| f.server.state().config_map(SPACE, EVICTIONS) != map));
 }
 
+/// An agent that ends at once after an eviction has not told of it.
+#[test]
+fn an_eviction_of_an_earlier_agent_is_reported_while_it_counts() {
+    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let restarted = |name: &str, minutes: i64| {
+        let node = Node::new(&f, name);
+        let ago = i64::try_from(monotonic_ns()).unwrap() - minutes * 60_000_000_000;
+        node.limiter.note_restored(ago);
+        node
+    };
+    let _old = restarted("old", 11);
+    let node = restarted("n1", 9);
+    assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+    let map = f.server.state().config_map(SPACE, EVICTIONS);
+    let told: Timestamp = map["data"]["n1"].as_str().unwrap().parse().unwrap();
+    let age = Timestamp::now().duration_since(told);
+    assert!(age.as_mins() == 9, "{age:?}");
+    // Its own is newer.
+    node.evicts();
+    assert!(f.wait(|f| f.server.state().config_map(SPACE, EVICTIONS) != map));
+    assert_eq!(entries(&f.server.state()), ["n1"]);
+}
+
 /// An unavailable brake is noticed before it is needed, and so is its return.
 #[test]
 fn a_missing_config_map_is_noticed_without_an_eviction() {
