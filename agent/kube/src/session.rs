@@ -27,7 +27,7 @@ use tokio::{
 use super::{
     access::{self, Right, TENANT_RIGHTS},
     admission,
-    client::{AccessError, ApiClient},
+    client::{AccessError, ApiClient, PATIENCE_AT_START},
     event_queue::EventQueue,
     followers::Followers,
     scraper_access::SCRAPER_RIGHTS,
@@ -49,9 +49,6 @@ use crate::{
 const NODE_STATUS_REPORT: Duration = Duration::from_secs(300);
 /// How long the start waits for the API server's list; without it the pods are known by their cgroups.
 const FIRST_LIST: Duration = Duration::from_secs(2);
-/// The same where the cache has the names, priorities and policies of an earlier agent: memory may be short at this
-/// moment.
-const LIST_AFTER_CACHE: Duration = Duration::from_millis(500);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
@@ -227,7 +224,8 @@ impl Cluster {
         };
         let listed = futures::future::join(listed, self.followers.settled());
         let patience = match is_known {
-            true => LIST_AFTER_CACHE,
+            // The cache has the names, priorities and policies of an earlier agent.
+            true => PATIENCE_AT_START,
             false => FIRST_LIST,
         };
         if tokio::time::timeout(patience, listed).await.is_ok() {
