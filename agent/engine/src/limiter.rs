@@ -52,11 +52,8 @@ pub struct EvictionLimiter {
     policies_awaited_until: AtomicU64,
     /// See [`Self::await_removals`].
     removals_awaited_until: AtomicU64,
-    /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
-    last_eviction: AtomicU64,
-    /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported
-    /// to the fleet.
-    last_restored: AtomicI64,
+    /// See [`Self::last_eviction`]; [`NEVER`] as long as no pod was evicted.
+    last_eviction: AtomicI64,
     /// Time at which shadow mode last chose a pod, in nanoseconds of CLOCK_MONOTONIC; [`NEVER`] as long as it has not.
     last_in_shadow: AtomicI64,
     /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
@@ -78,8 +75,7 @@ impl Default for EvictionLimiter {
             fleet: FleetHold::default(),
             policies_awaited_until: AtomicU64::new(0),
             removals_awaited_until: AtomicU64::new(0),
-            last_eviction: AtomicU64::new(0),
-            last_restored: AtomicI64::new(NEVER),
+            last_eviction: AtomicI64::new(NEVER),
             last_in_shadow: AtomicI64::new(NEVER),
             shadow_pressure: [const { AtomicU32::new(1) }; 2],
             quotas: (0..MAX_QUOTAS).map(|_| Quota::default()).collect(),
@@ -116,10 +112,12 @@ impl EvictionLimiter {
         self.removals_awaited_until.store(until, Ordering::Relaxed);
     }
 
-    /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not. The fleet is told
-    /// of it: an earlier agent has told of its own, and shadow mode has evicted none.
-    pub fn last_eviction(&self) -> u64 {
-        self.last_eviction.load(Ordering::Relaxed)
+    /// When this agent or an earlier one has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC, below zero before
+    /// this boot. The fleet is told of it, maybe twice: an earlier agent may have ended before it could. Shadow mode has
+    /// evicted none.
+    pub fn last_eviction(&self) -> Option<i64> {
+        let last = self.last_eviction.load(Ordering::Relaxed);
+        (last != NEVER).then_some(last)
     }
 
     /// Sets which pods the last resort may take.
@@ -240,7 +238,7 @@ impl EvictionLimiter {
 
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, pod: &dyn ManagedPod, now: u64) {
-        self.last_eviction.store(now, Ordering::Relaxed);
+        self.last_eviction.fetch_max(signed(now), Ordering::Relaxed);
         self.charge_quotas(pod, now, 0..MAX_QUOTAS_PER_POD);
     }
 
@@ -329,10 +327,10 @@ impl EvictionLimiter {
         (by as u64 + 1) << 32 | u64::from(pressure)
     }
 
-    /// Takes note of an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this boot: a
-    /// slow fleet waits after it, whatever limits there are.
+    /// Takes note of an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this boot: the
+    /// fleet is told of it, and waits after it while it is slow, whatever limits there are.
     pub fn note_restored(&self, at: i64) {
-        self.last_restored.fetch_max(at, Ordering::Relaxed);
+        self.last_eviction.fetch_max(at, Ordering::Relaxed);
     }
 
     /// Charges a quota for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
@@ -593,7 +591,7 @@ mod tests {
         limiter.charge_restored(1, 1000);
         limiter.note_restored(980);
         assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
-        assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
+        assert_eq!(limiter.last_eviction(), Some(980), "the fleet is told");
         limiter.charge(&BarePod::default(), 1040);
         assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
         let before_boot = slow();
@@ -619,7 +617,7 @@ mod tests {
         limiter.charge_in_shadow(&pods[1], 120, ShadowChooser::Manager);
         assert!(!lets_go(2, 130), "two would be gone");
         assert!(!limiter.allows_paced(169) && limiter.allows_paced(170));
-        assert_eq!(limiter.last_eviction(), 0, "no other node is told");
+        assert_eq!(limiter.last_eviction(), None, "no other node is told");
         let is_away = |pod: usize| limiter.is_evicted_or_chosen(&pods[pod].state);
         assert!(is_away(0) && is_away(1));
         assert!(!pods[0].state.is_evicted(), "it lives");
@@ -674,7 +672,7 @@ mod tests {
         limiter.charge_in_shadow_for(own_limit, &pod, 14);
         limiter.set_node_quota(3);
         assert_eq!(limiter.left_of_node_rate(20), 2);
-        assert_eq!(limiter.last_eviction(), 0, "no other node is told");
+        assert_eq!(limiter.last_eviction(), None, "no other node is told");
         assert!(
             !limiter.allows(&pod, 20, EvictionKind::OwnLimit, LastResort::None),
             "its owner's rate"
@@ -703,7 +701,7 @@ mod tests {
 
         limiter.charge(&pods[0], 30);
         assert_eq!(limiter.charged_in_total(3), 1);
-        assert_eq!(limiter.last_eviction(), 30);
+        assert_eq!(limiter.last_eviction(), Some(30));
         assert!(!pods[0].state.is_requested(), "it is killed");
         // It runs anew.
         limiter.charge_request(&pods[2], 40);

@@ -542,6 +542,34 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
 }
 
+/// An earlier agent has watched the pods' cgroup too, which this one does not.
+#[test]
+fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let pod = cgroup.running_pod("a");
+    setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
+    let now = monotonic_ns();
+    setup.trigger = Box::new(Program {
+        killed: Some(KernelKill {
+            cgroup_id: pod.memory.id(),
+            scope: 1,
+            time: now,
+        }),
+        ..Program::default()
+    });
+    let mut watch = watch(setup);
+    watch.run_once(now);
+    assert!(watch.in_flight.contains(&pod));
+    let mut events = std::iter::from_fn(|| watch.events.next());
+    let told = events.find_map(|event| match event {
+        FastPathEvent::Evicted(report) => Some((report.by_kernel, report.signal)),
+        _ => None,
+    });
+    assert_eq!(told, Some((true, Signal::MemoryAvailable)));
+}
+
 /// The agent goes on three seconds after its guard has killed a pod's largest process. What is left of the pod, its
 /// sandbox at least, is signalled only then.
 // R43

@@ -1,6 +1,6 @@
-//! What an agent remembers over a restart: pods, policies, labels of namespaces and pauses, as the API server had them
-//! last. An agent that starts while the API server is away would otherwise know pods by their cgroups alone, and could
-//! not spare any of them.
+//! What an agent remembers over a restart: pods, policies, labels of namespaces, pauses and the fleet's pace, as the API
+//! server had them last. An agent that starts while the API server is away would otherwise know pods by their cgroups
+//! alone, and could not spare any of them.
 //!
 //! One file in the state directory, a JSON object a line. It is written off the fast path, when something has changed
 //! and at most every [`PAUSE`], as a whole, and takes the old one's place at once.
@@ -15,11 +15,14 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine::Pod;
+use evictd_engine::{Pod, fleet::FleetState};
 use evictd_policy::{Namespaces, PauseSource, PauseState, PolicyStore};
 
 use super::client::ApiClient;
-use crate::watch::{namespaces::nothing_known, pods::WatchedPods};
+use crate::{
+    fleet_brake::FleetBrake,
+    watch::{namespaces::nothing_known, pods::WatchedPods},
+};
 
 mod file;
 
@@ -35,6 +38,7 @@ pub struct ClusterCache {
     pods: Arc<WatchedPods>,
     policies: Arc<PolicyStore>,
     pauses: Arc<PauseState>,
+    fleet: Option<Arc<FleetBrake>>,
     obeys_config_map: bool,
     follows_tenants: bool,
     /// See [`Self::set_policies_known`].
@@ -52,6 +56,7 @@ struct Revision {
     policies_known: bool,
     namespaces: u64,
     paused: Vec<PauseSource>,
+    fleet: FleetState,
 }
 
 impl ClusterCache {
@@ -62,8 +67,8 @@ impl ClusterCache {
         pods: Arc<WatchedPods>,
         policies: Arc<PolicyStore>,
         pauses: Arc<PauseState>,
-        obeys_config_map: bool,
-        follows_tenants: bool,
+        fleet: Option<Arc<FleetBrake>>,
+        (obeys_config_map, follows_tenants): (bool, bool),
     ) -> Self {
         Self {
             path: state_dir.join(FILE),
@@ -71,6 +76,7 @@ impl ClusterCache {
             pods,
             policies,
             pauses,
+            fleet,
             obeys_config_map,
             follows_tenants,
             policies_known: AtomicBool::new(false),
@@ -119,6 +125,9 @@ impl ClusterCache {
         self.policies.restore(&snapshot.policies, tenants);
         for source in snapshot.pauses(self.obeys_config_map) {
             self.pauses.set(source, true);
+        }
+        if let Some(fleet) = &self.fleet {
+            fleet.restore(snapshot.fleet);
         }
         evaluator.set_namespaces(Namespaces {
             labels: snapshot.namespaces,
@@ -180,6 +189,8 @@ impl ClusterCache {
         let evaluator = self.policies.evaluator();
         let of_api = [PauseSource::Node, PauseSource::ConfigMap].into_iter();
         let paused: Vec<PauseSource> = of_api.filter(|b| self.pauses.is_set(*b)).collect();
+        let fleet = self.fleet.as_ref().map(|fleet| fleet.published_state());
+        let fleet = fleet.unwrap_or_default();
         let known = self
             .pods
             .with(|store| store.is_synced().then(|| store.revision()))?;
@@ -191,6 +202,7 @@ impl ClusterCache {
             policies_known,
             namespaces: evaluator.namespaces_revision(),
             paused: paused.clone(),
+            fleet,
         };
         if self.written.lock().ok()?.as_ref() == Some(&revision) {
             return None;
@@ -203,6 +215,7 @@ impl ClusterCache {
         namespaces.retain(|name, _| pods.iter().any(|pod| pod.namespace == *name));
         let snapshot = ClusterSnapshot {
             paused,
+            fleet,
             policies_known,
             policies: self.policies.remembered(),
             tenants: self.policies.remembered_tenants(),
@@ -219,7 +232,11 @@ impl ClusterCache {
 mod tests {
     use std::fs;
 
+    use evictd_config::{ConfigMapName, FleetConfig};
+    use evictd_engine::fleet::{FleetPace, FleetRules};
     use evictd_policy::{PolicyEvaluator, evaluator::PolicySettings, gate::Secrets};
+    use evictd_sys::clock::monotonic_ns;
+    use jiff::Timestamp;
 
     use super::*;
 
@@ -234,16 +251,32 @@ mod tests {
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, KUBECONFIG).expect("a file");
         let client = ApiClient::open(Some(kubeconfig)).await;
+        let client = Arc::new(client.expect("a client"));
         let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
-        let pauses = PauseState::new(Arc::clone(evaluator.limiter()));
+        let limiter = evaluator.limiter();
+        let pauses = PauseState::new(Arc::clone(limiter));
+        let brake = FleetConfig {
+            config_map: ConfigMapName {
+                namespace: "evictd".into(),
+                name: "evictd-fleet".into(),
+            },
+            rules: FleetRules {
+                window: Duration::from_secs(600),
+                slow_nodes: 2,
+                pause_nodes: 3,
+                pause: Duration::from_secs(1800),
+                slow_interval: Duration::from_secs(60),
+            },
+        };
+        let fleet = FleetBrake::new(Arc::clone(&client), brake, "n1", Arc::clone(limiter));
         ClusterCache::new(
             dir,
-            Arc::new(client.expect("a client")),
+            client,
             Arc::default(),
             Arc::new(PolicyStore::new(evaluator)),
             Arc::new(pauses),
-            false,
-            false,
+            Some(fleet),
+            (false, false),
         )
     }
 
@@ -279,6 +312,36 @@ mod tests {
         list(&third);
         third.keep().await;
         assert!(agent(dir.path()).await.restore());
+    }
+
+    #[tokio::test]
+    async fn the_fleets_pace_holds_over_a_restart() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let first = agent(dir.path()).await;
+        list(&first);
+        first.keep().await;
+        let now = Timestamp::now().as_second();
+        let paused = FleetState {
+            pace: FleetPace::Paused,
+            until: now + 900,
+        };
+        let pull = |cache: &ClusterCache, state| cache.fleet.as_ref().map(|f| f.restore(state));
+        pull(&first, paused);
+        first.keep().await;
+        let second = agent(dir.path()).await;
+        let limiter = Arc::clone(second.policies.evaluator().limiter());
+        let pace = |seconds: u64| limiter.fleet_pace(monotonic_ns() + seconds * 1_000_000_000);
+        assert_eq!(pace(0), FleetPace::Normal);
+        second.restore();
+        // Until the same end.
+        assert_eq!(pace(890), FleetPace::Paused);
+        assert_eq!(pace(910), FleetPace::Slow);
+        // What has ended is remembered as that.
+        list(&second);
+        pull(&second, FleetState::default());
+        second.keep().await;
+        let third = ClusterSnapshot::read(dir.path()).expect("a file");
+        assert_eq!(third.fleet, FleetState::default());
     }
 
     /// The end of the agent gives up a write that hangs, and writes the newer list. A pipe that is opened to be written

@@ -36,6 +36,8 @@ use super::counters::Counters;
 
 /// Time that a request may take before it counts as lost.
 pub const DEADLINE: Duration = Duration::from_secs(10);
+/// How long the start of an agent waits for what it can begin without: memory may be short at this moment.
+pub const PATIENCE_AT_START: Duration = Duration::from_millis(500);
 /// Variable with the address of the Service `kubernetes`, in every pod.
 const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 /// Time that the start waits for the API server's name to be looked up.

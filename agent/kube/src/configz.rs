@@ -8,6 +8,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{ClusterConfig, Config};
 use http::Method;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::client::{ApiClient, ApiRequest, JSON};
 
@@ -15,11 +16,12 @@ use super::client::{ApiClient, ApiRequest, JSON};
 /// on every node of a large cluster.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
-/// The KubeletConfiguration of this node; `None` where it is not wanted, or where a file has it already.
+/// The KubeletConfiguration of this node, where it comes in time; `None` where it is not wanted, or where a file has it
+/// already.
 ///
 /// # Errors
 /// Why there is no answer, in one line: then the file and the kubelet's defaults hold.
-pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, String> {
+pub fn ask(config: &Config, has_file: bool, patience: Duration) -> Result<Option<Value>, String> {
     let wanted = config.cluster.as_ref().filter(|cluster| cluster.configz);
     let Some(cluster) = wanted.filter(|_| !has_file) else {
         return Ok(None);
@@ -29,7 +31,11 @@ pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on(configz(cluster)).map(Some)
+    let answer = runtime.block_on(async { timeout(patience, configz(cluster)).await });
+    // A name that is still looked up would be waited for.
+    runtime.shutdown_background();
+    let late = |_| Err(format!("no answer within {patience:?}"));
+    answer.unwrap_or_else(late).map(Some)
 }
 
 /// The same for an agent that runs without it: asks again and again, until there is an answer.
@@ -60,5 +66,39 @@ async fn configz(cluster: &ClusterConfig) -> Result<Value, String> {
     match answer["kubeletconfig"].take() {
         config @ Value::Object(_) => Ok(config),
         _ => Err("it has no kubeletconfig".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, net::TcpListener, time::Instant};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::PATIENCE_AT_START;
+
+    #[test]
+    fn a_server_that_does_not_answer_holds_up_no_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let kubeconfig = dir.path().join("kubeconfig");
+        // Connections wait in its queue.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let server = format!("http://{}", silent.local_addr().expect("an address"));
+        let written = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        fs::write(&kubeconfig, written.to_string()).expect("a file");
+        let cluster = json!({"nodeName": "n1", "kubeconfig": kubeconfig, "configz": true});
+        let config = dir.path().join("config.json");
+        fs::write(&config, json!({ "cluster": cluster }).to_string()).expect("a file");
+        let config = Config::load(&config).expect("a configuration");
+        let begun = Instant::now();
+        let error = ask(&config, false, PATIENCE_AT_START).expect_err("it is silent");
+        assert_eq!(error, "no answer within 500ms");
+        assert!(begun.elapsed() < Duration::from_secs(5));
     }
 }

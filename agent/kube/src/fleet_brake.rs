@@ -6,7 +6,8 @@
 //! writes `NAME`, which all watch and which changes a few times in an incident. So five thousand nodes that evict at
 //! once make some hundred writes, and then reads at a rate of nodes by `REPORT_EVERY`.
 //!
-//! Without the API server the state that a node has read last holds until its end; the node goes on at its own pace.
+//! Without the API server the state that a node has read last holds until its end, over restarts too; the node goes on
+//! at its own pace.
 //!
 //! An inactive brake is silent, and so is an unavailable one. So each agent looks for both ConfigMaps at its start, and
 //! logs what is missing.
@@ -21,6 +22,7 @@ use evictd_config::{ConfigMapName, FleetConfig, kube::decode::unix_seconds};
 use evictd_engine::{
     fleet::{FleetPace, FleetState},
     limiter::EvictionLimiter,
+    units::signed,
 };
 use evictd_sys::clock::monotonic_ns;
 use http::Method;
@@ -175,7 +177,7 @@ impl FleetBrake {
 
     async fn report_evictions(&self) {
         // None yet.
-        let mut reported = 0;
+        let mut reported = None;
         let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
             tokio::time::sleep(POLL_INTERVAL.min(self.report_every)).await;
@@ -192,7 +194,7 @@ impl FleetBrake {
                 continue;
             }
             tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
-            let Some(evicted) = self.time_that_counts(last) else {
+            let Some(evicted) = last.and_then(|last| self.time_that_counts(last)) else {
                 // The API server was away for so long that this eviction says nothing about the present.
                 reported = last;
                 look = Some(Instant::now());
@@ -210,8 +212,9 @@ impl FleetBrake {
     }
 
     /// The wall clock's time of an eviction at this CLOCK_MONOTONIC, unless it no longer counts.
-    fn time_that_counts(&self, last: u64) -> Option<Timestamp> {
-        let age = Duration::from_nanos(monotonic_ns().saturating_sub(last));
+    fn time_that_counts(&self, last: i64) -> Option<Timestamp> {
+        let age = signed(monotonic_ns()).saturating_sub(last).max(0);
+        let age = Duration::from_nanos(age.unsigned_abs());
         let counts = age < self.config.rules.window;
         counts.then(|| {
             Timestamp::now()
@@ -294,6 +297,19 @@ impl FleetBrake {
             Err(error) if error.code() == 409 => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// What was published last, as far as this node has heard.
+    pub(crate) fn published_state(&self) -> FleetState {
+        self.published().state
+    }
+
+    /// Takes what an earlier agent of this node has heard last, before the API server is asked.
+    pub(crate) fn restore(&self, state: FleetState) {
+        self.take(PublishedState {
+            state,
+            resource_version: None,
+        });
     }
 
     fn published(&self) -> PublishedState {

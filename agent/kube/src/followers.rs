@@ -38,6 +38,7 @@ impl Followers {
         config: &ClusterConfig,
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
+        fleet: Option<Arc<FleetBrake>>,
     ) -> Self {
         let evaluator = Arc::clone(policies.evaluator());
         evaluator.connect(Arc::clone(client) as Arc<dyn ObjectReader>);
@@ -82,11 +83,6 @@ impl Followers {
             )));
             answers.push(config_map);
         }
-        let fleet = config.fleet_brake.as_ref().map(|brake| {
-            let limiter = Arc::clone(evaluator.limiter());
-            let client = Arc::clone(client);
-            FleetBrake::new(client, brake.clone(), &config.node_name, limiter)
-        });
         if let Some(fleet) = &fleet {
             tasks.push(tokio::spawn(Arc::clone(fleet).run()));
         }

@@ -27,7 +27,7 @@ use tokio::{
 use super::{
     access::{self, Right, TENANT_RIGHTS},
     admission,
-    client::{AccessError, ApiClient},
+    client::{AccessError, ApiClient, PATIENCE_AT_START},
     event_queue::EventQueue,
     followers::Followers,
     scraper_access::SCRAPER_RIGHTS,
@@ -49,9 +49,6 @@ use crate::{
 const NODE_STATUS_REPORT: Duration = Duration::from_secs(300);
 /// How long the start waits for the API server's list; without it the pods are known by their cgroups.
 const FIRST_LIST: Duration = Duration::from_secs(2);
-/// The same where the cache has the names, priorities and policies of an earlier agent: memory may be short at this
-/// moment.
-const LIST_AFTER_CACHE: Duration = Duration::from_millis(500);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
@@ -127,17 +124,24 @@ impl Cluster {
         let client = Arc::new(client?);
         client.set_shadow(config.shadow);
         let pods = Arc::new(WatchedPods::default());
+        let fleet = cluster.fleet_brake.as_ref().map(|brake| {
+            let limiter = Arc::clone(policies.evaluator().limiter());
+            FleetBrake::new(Arc::clone(&client), brake.clone(), node, limiter)
+        });
         let cache = Arc::new(ClusterCache::new(
             &config.state_dir,
             Arc::clone(&client),
             Arc::clone(&pods),
             Arc::clone(policies),
             Arc::clone(pauses),
-            cluster.pause_config_map.is_some(),
-            cluster.tenant_grace.is_some(),
+            fleet.clone(),
+            (
+                cluster.pause_config_map.is_some(),
+                cluster.tenant_grace.is_some(),
+            ),
         ));
         let is_known = cache.restore();
-        let mut followers = Followers::start(&client, cluster, policies, pauses);
+        let mut followers = Followers::start(&client, cluster, policies, pauses, fleet);
         let knowing = Arc::clone(&cache);
         followers.when_settled(move || knowing.set_policies_known());
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
@@ -220,7 +224,8 @@ impl Cluster {
         };
         let listed = futures::future::join(listed, self.followers.settled());
         let patience = match is_known {
-            true => LIST_AFTER_CACHE,
+            // The cache has the names, priorities and policies of an earlier agent.
+            true => PATIENCE_AT_START,
             false => FIRST_LIST,
         };
         if tokio::time::timeout(patience, listed).await.is_ok() {

@@ -6,10 +6,14 @@ use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use evictd_config::{Config, KubeletDocument, KubeletSource, Unreadable};
-use evictd_kube::configz;
+use evictd_kube::{
+    client::{DEADLINE, PATIENCE_AT_START},
+    configz,
+};
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
@@ -64,7 +68,15 @@ fn watch(arguments: &Arguments, log: &Arc<Log>) -> Result<(), CommandError> {
     let warn = |error: &str| {
         tracing::warn!(error, "{CONFIGZ_UNKNOWN}");
     };
-    let (config, origin) = load_config(&arguments.config, kubelet_config, arguments.shadow, warn)?;
+    let path = &arguments.config;
+    // The node is not left alone for a kubelet that does not answer: it is asked again later.
+    let (config, origin) = load_config(
+        path,
+        kubelet_config,
+        arguments.shadow,
+        PATIENCE_AT_START,
+        warn,
+    )?;
     Ok(daemon::run(&config, origin, log)?)
 }
 
@@ -112,7 +124,7 @@ pub(super) fn resolve_config(
 ) -> Result<(Config, KubeletDocument), CommandError> {
     let mut refusal = None;
     let warn = |error: &str| refusal = Some(error.to_owned());
-    let (config, origin) = load_config(path, kubelet_config, false, warn)?;
+    let (config, origin) = load_config(path, kubelet_config, false, DEADLINE, warn)?;
     let kubelet = origin.kubelet;
     // The command itself says why the stand-in holds. Where that is a file that cannot be read, it is said here why
     // `/configz` has not taken its place.
@@ -129,11 +141,12 @@ fn load_config(
     path: &Path,
     kubelet_config: Option<&Path>,
     shadow: bool,
+    patience: Duration,
     warn: impl FnOnce(&str),
 ) -> Result<(Config, ConfigSource), CommandError> {
     let nothing = KubeletDocument::default();
     let (config, kubelet) = Config::load_with_stand_in(path, kubelet_config, &nothing)?;
-    let configz = configz::ask(&config, kubelet.source == KubeletSource::File);
+    let configz = configz::ask(&config, kubelet.source == KubeletSource::File, patience);
     let stand_in = match configz {
         Ok(answer) => answer.map_or(nothing, KubeletDocument::of_configz),
         Err(error) => {

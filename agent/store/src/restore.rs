@@ -4,7 +4,7 @@
 //! Limits count within periods of CLOCK_MONOTONIC, which begins anew with each boot. A record of the same boot has its
 //! moment on that clock; the age of any other one is taken from the wall clock, which may have been set meanwhile.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use evictd_engine::{
     Pod, Signal, kubelet_times::MONITORING_INTERVAL_NS, limiter::RestoredEviction, units::signed,
@@ -360,10 +360,19 @@ impl Restored {
                 .as_ref()
                 .is_some_and(|workload| !workload.is_partial),
         };
-        // One that was killed before it had gone as it was asked to counts once.
-        let mut later = HashSet::new();
+        // One that was killed before it had gone as it was asked to counts once. A manifest's pod runs again with its
+        // UID: a kill after the end of a request is of another run.
+        let mut killed = HashMap::new();
         let newest_first = self.evictions.iter().rev();
-        let counted = newest_first.filter(|e| later.insert(&*e.counted.uid) || !e.is_requested());
+        let counted = newest_first.filter(|e| {
+            let uid = &*e.counted.uid;
+            if !e.is_requested() {
+                killed.insert(uid, e.begun);
+                return true;
+            }
+            let ended_by = killed.remove(uid);
+            ended_by.is_none_or(|at| !e.counted.is_agreed && at > e.end)
+        });
         let mut counted: Vec<_> = counted.map(restored).collect();
         counted.reverse();
         counted

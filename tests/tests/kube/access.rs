@@ -154,7 +154,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
 }
 
 /// Thresholds of the running kubelet: 180Mi, which 90 MiB in a node of 256 MiB do not leave. It answers late, as on a node that has
-/// just been started.
+/// just been started, and the start does not wait for it.
 #[test]
 fn thresholds_come_from_the_running_kubelet() {
     let (mut member, wild) = as_root!(ClusterNode::with_wild("configz").unwrap());
@@ -167,7 +167,11 @@ fn thresholds_come_from_the_running_kubelet() {
     config.remove("evictionHard");
     member.config["cluster"]["configz"] = true.into();
     let address = listen(&mut member.config, "metricsAddress");
+    member.server.fails("GET", path, 1, InjectedFault::Hang);
+    let begun = Instant::now();
     let _agent = member.start().unwrap();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
     let has_source = |source: &str| {
         let series = format!("evictd_kubelet_configuration{{source=\"{source}\"}} 1");
         until(SOON, || shows(&address, &series))

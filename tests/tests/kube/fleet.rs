@@ -216,6 +216,29 @@ fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
     assert!(f.wait(|f| f.server.state().config_map(SPACE, EVICTIONS) != map));
 }
 
+/// An agent that ends at once after an eviction has not told of it.
+#[test]
+fn an_eviction_of_an_earlier_agent_is_reported_while_it_counts() {
+    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let restarted = |name: &str, minutes: i64| {
+        let node = Node::new(&f, name);
+        let ago = i64::try_from(monotonic_ns()).unwrap() - minutes * 60_000_000_000;
+        node.limiter.note_restored(ago);
+        node
+    };
+    let _old = restarted("old", 11);
+    let node = restarted("n1", 9);
+    assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+    let map = f.server.state().config_map(SPACE, EVICTIONS);
+    let told: Timestamp = map["data"]["n1"].as_str().unwrap().parse().unwrap();
+    let age = Timestamp::now().duration_since(told);
+    assert!(age.as_mins() == 9, "{age:?}");
+    // Its own is newer.
+    node.evicts();
+    assert!(f.wait(|f| f.server.state().config_map(SPACE, EVICTIONS) != map));
+    assert_eq!(entries(&f.server.state()), ["n1"]);
+}
+
 /// An unavailable brake is noticed before it is needed, and so is its return.
 #[test]
 fn a_missing_config_map_is_noticed_without_an_eviction() {
@@ -289,6 +312,29 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     assert!(member.wait(SOON * 2, |m| m.evictions().len() == 1));
     let entered = member.server.wait(SOON, |s| entries(s) == ["n2"]);
     assert!(entered, "it tells of its own");
+}
+
+#[test]
+fn a_paused_fleet_outlives_a_restart_while_the_api_server_is_away() {
+    let mut member = as_root!(ClusterNode::new("fleetkept", 256).unwrap());
+    let map = format!("{SPACE}/{NAME}");
+    member.config["cluster"]["fleetBrake"] = json!({ "configMap": map });
+    {
+        let mut state = member.server.state();
+        maps(&mut state);
+        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
+        let paused = json!({"pace": "paused", "until": until, "nodes": "40", "by": "other"});
+        state.put_config_map(SPACE, NAME, paused);
+    }
+    let first = member.start().unwrap();
+    assert!(first.says("the fleet brake is active"));
+    let file = member.dir().join("state/cluster.jsonl");
+    let written = || fs::read_to_string(&file).unwrap_or_default();
+    assert!(member.wait(SOON, |_| written().contains("fleet paused ")));
+    drop(first);
+    member.server.go_away();
+    let second = member.start().unwrap();
+    assert!(second.log().contains("the fleet brake is active"));
 }
 
 /// Bytes and inodes are short at one look, and the kubelet's reclaim has helped neither.

@@ -158,7 +158,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     watched.evicts("db-1");
     watched.evicts("web");
     assert!(used("db-1") && !used("db-2"), "it does not count as there");
-    assert_eq!(node.limiter.last_eviction(), 0, "the fleet is not told");
+    assert_eq!(node.limiter.last_eviction(), None, "the fleet is not told");
     assert!(hogs.iter_mut().all(Hog::is_alive));
     let mib = |amount: u64| amount * MIB;
     watched.control.send_settings(FastPathSettings {

@@ -254,11 +254,7 @@ fn a_slow_fleet_waits_after_what_was_evicted_before() {
     evaluator.restore(vec![ago(20), ago(90)]);
     let later = |seconds: u64| now + seconds * 1_000_000_000;
     assert!(!limiter.allows_paced(later(39)) && limiter.allows_paced(later(41)));
-    assert_eq!(
-        limiter.last_eviction(),
-        0,
-        "the earlier agent has told of it"
-    );
+    assert_eq!(limiter.last_eviction(), Some(ago(20).at));
 }
 
 /// Policies that say different things: the higher precedence decides, among equals the more sparing one.
@@ -296,22 +292,32 @@ fn a_pod_that_runs_anew_is_not_asked_to_go_any_more() {
     let _runs = Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap();
     let (table, now) = (node.table(), i64::try_from(monotonic_ns()).unwrap());
     let entry = &table.entries[0];
-    let is_asked = |begun: i64| {
+    let asked = |begun: i64| RestoredEviction {
+        begun,
+        at: begun + 300_000_000_000,
+        is_same_boot: true,
+        pod: entry.pod.clone(),
+        is_requested: true,
+        ..RestoredEviction::default()
+    };
+    let is_asked = |restored: Vec<RestoredEviction>| {
         let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
-        evaluator.restore(vec![RestoredEviction {
-            begun,
-            at: begun + 300_000_000_000,
-            is_same_boot: true,
-            pod: entry.pod.clone(),
-            is_requested: true,
-            ..RestoredEviction::default()
-        }]);
+        evaluator.restore(restored);
         evaluator.set_pods(&table.entries);
         entry.eviction_state.is_requested()
     };
-    assert!(!is_asked(now - 60_000_000_000));
-    assert!(is_asked(now));
+    let before = asked(now - 60_000_000_000);
+    assert!(!is_asked(vec![before.clone()]));
+    assert!(is_asked(vec![asked(now)]));
     assert_eq!(entry.eviction_state.evicted_at(), now.unsigned_abs());
+    // It was killed since, before the time that it was first given is over.
+    let killed = RestoredEviction {
+        at: now + 1,
+        is_requested: false,
+        ..asked(now + 1)
+    };
+    assert!(!is_asked(vec![before, killed]));
+    assert_eq!(entry.eviction_state.evicted_at(), now.unsigned_abs() + 1);
 }
 
 /// What an earlier agent has evicted counts as if this one had done it, also for policies that come later.

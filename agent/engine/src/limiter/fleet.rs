@@ -60,13 +60,8 @@ impl EvictionLimiter {
             FleetPace::Paused => false,
             FleetPace::Slow => {
                 let interval = self.fleet.interval.load(Ordering::Relaxed);
-                let own = match self.last_eviction() {
-                    0 => NEVER,
-                    at => signed(at),
-                };
-                let others = [&self.last_restored, &self.last_in_shadow];
-                let others = others.map(|last| last.load(Ordering::Relaxed));
-                let last = others.into_iter().fold(own, i64::max);
+                let in_shadow = self.last_in_shadow.load(Ordering::Relaxed);
+                let last = self.last_eviction().unwrap_or(NEVER).max(in_shadow);
                 last == NEVER || signed(now) >= last.saturating_add(signed(interval))
             }
         }

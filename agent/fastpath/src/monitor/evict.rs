@@ -197,7 +197,13 @@ impl MemoryMonitor {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
-            let (Some(position), Some(watched)) = (position, self.scopes.get(kill.scope)) else {
+            // The guard of an earlier agent may have killed for a scope that this one does not watch: the node's counts
+            // every pod.
+            let index = match kill.scope < self.scopes.len() {
+                true => kill.scope,
+                false => 0,
+            };
+            let (Some(position), Some(watched)) = (position, self.scopes.get(index)) else {
                 self.events.send(FastPathEvent::KernelKill(None, ago));
                 continue;
             };
@@ -229,7 +235,7 @@ impl MemoryMonitor {
                 choice: Choice::default(),
                 killed: Some(kill.time),
             };
-            self.kill(kill.scope, position, why);
+            self.kill(index, position, why);
         }
     }
 

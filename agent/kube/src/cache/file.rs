@@ -6,7 +6,10 @@ use std::{
     path::Path,
 };
 
-use evictd_engine::Pod;
+use evictd_engine::{
+    Pod,
+    fleet::{FleetPace, FleetState},
+};
 use evictd_policy::{Labels, PauseSource, TENANT_KIND};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -18,6 +21,8 @@ const VERSION: u32 = 1;
 /// Stands among the pauses where the API server has answered about policies: an older agent passes over a pause that it
 /// does not know.
 const POLICIES_KNOWN: &str = "policiesKnown";
+/// Begins the one with the fleet's pace and its end, for the same reason.
+const FLEET: &str = "fleet ";
 /// Longest file, in bytes. Pods and policies of namespaces that do not fit are left out.
 const MOST_BYTES: usize = 4 << 20;
 /// Why nothing is remembered.
@@ -64,11 +69,20 @@ fn pod_if_readable<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Pod>
     Ok(serde_json::from_value(value).ok())
 }
 
+fn fleet_state(word: &str) -> Option<FleetState> {
+    let (pace, until) = word.strip_prefix(FLEET)?.split_once(' ')?;
+    let pace = FleetPace::ALL.into_iter().find(|p| p.as_str() == pace)?;
+    let until = until.parse().ok()?;
+    Some(FleetState { pace, until })
+}
+
 /// Snapshot of what is remembered of the cluster.
 #[derive(Debug, Default, PartialEq)]
 pub struct ClusterSnapshot {
     /// Brakes of the API server's that were pulled.
     pub paused: Vec<PauseSource>,
+    /// What the fleet brake has published.
+    pub fleet: FleetState,
     /// Whether the API server has ever answered about policies; false in files of agents that have not written it.
     pub policies_known: bool,
     /// Policies that were in force.
@@ -132,6 +146,7 @@ impl ClusterSnapshot {
                 Line::Paused(by) => {
                     let source = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
                     snapshot.paused.extend(source);
+                    snapshot.fleet = fleet_state(&by).unwrap_or(snapshot.fleet);
                 }
                 Line::Policy(policy) if policy["kind"] == TENANT_KIND => {
                     snapshot.tenants.push(policy)
@@ -179,6 +194,11 @@ impl ClusterSnapshot {
         add(&Line::Version(VERSION), END)?;
         for source in &self.paused {
             add(&Line::Paused(source.as_str().to_owned()), END)?;
+        }
+        if self.fleet.pace != FleetPace::Normal {
+            let FleetState { pace, until } = self.fleet;
+            let word = format!("{FLEET}{} {until}", pace.as_str());
+            add(&Line::Paused(word), END)?;
         }
         if self.policies_known {
             add(&Line::Paused(POLICIES_KNOWN.to_owned()), END)?;

@@ -128,7 +128,8 @@ impl State {
     /// Takes over what an earlier agent has done to a pod: an eviction, or a kill whose processes may still end.
     pub(super) fn restore_pod(&self, managed: &dyn ManagedPod) {
         let uid = &managed.pod().uid;
-        let last = self.restored.iter().rfind(|e| e.pod.uid == *uid);
+        let of_pod = self.restored.iter().filter(|e| e.pod.uid == *uid);
+        let last = of_pod.max_by_key(|e| e.begun);
         // An evicted pod does not count as available, unless it runs anew.
         if let Some(last) = last.filter(|e| e.is_same_boot)
             && let Ok(begun) = u64::try_from(last.begun)

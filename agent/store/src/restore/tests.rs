@@ -315,6 +315,48 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
     assert!(!victims.last().unwrap().is_requested);
 }
 
+/// A manifest's pod runs again with the same UID.
+#[test]
+fn each_request_counts_that_no_kill_has_ended() {
+    let request = |at: u64| {
+        let asked = RequestRecord {
+            id: format!("soft-{at}"),
+            decided: at * SECOND,
+            ..asked(false, 30)
+        };
+        Record::Requested(Box::new(asked))
+    };
+    let kill = |at: u64| {
+        let killed = EvictionRecord {
+            uid: "uid-1".into(),
+            ..eviction(BOOT, at, at, WALL)
+        };
+        Record::evicted(killed)
+    };
+    let begun = |records: Vec<Record>| {
+        let restored = counts(records).restore(&clocks(BOOT, 3000, WALL));
+        let begun = restored.evictions().into_iter();
+        begun.map(|e| e.begun / SECOND_NS).collect::<Vec<_>>()
+    };
+    let requests = [100, 1300, 2500].map(request).to_vec();
+    assert_eq!(begun(requests.clone()), [100, 1300, 2500]);
+    let killed = [&requests[..], &[kill(2520)]].concat();
+    assert_eq!(begun(killed), [100, 1300, 2520]);
+    let killed_later = [&requests[..], &[kill(2600)]].concat();
+    assert_eq!(begun(killed_later), [100, 1300, 2500, 2600]);
+    // It ran again before its time was over.
+    let soon = vec![request(100), request(110), kill(120)];
+    assert_eq!(begun(soon), [100, 120]);
+    // The API server's pods do not run again.
+    let agreed = Counted {
+        at: 100 * SECOND,
+        boot: BOOT.into(),
+        ..Counted::agreed(&asked(true, 30))
+    };
+    let late = vec![Record::Counted(Box::new(agreed)), kill(140)];
+    assert_eq!(begun(late), [140]);
+}
+
 /// A tenant's pod has labels of a megabyte. They fill no journal, and limits count it all the same.
 #[test]
 fn labels_of_any_length_hide_no_other_eviction() {

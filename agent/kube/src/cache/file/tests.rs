@@ -33,6 +33,10 @@ fn pod() -> Pod {
 fn snapshot() -> ClusterSnapshot {
     ClusterSnapshot {
         paused: vec![PauseSource::Node],
+        fleet: FleetState {
+            pace: FleetPace::Paused,
+            until: 1_796_000_000,
+        },
         policies_known: true,
         policies: vec![json!({"metadata": {"name": "p"}})],
         tenants: vec![json!({"kind": TENANT_KIND, "metadata": {"name": "t"}})],
@@ -75,18 +79,18 @@ fn half_a_file_is_none() {
         ClusterSnapshot::parse(&half).expect_err("it has no end");
     }
     for (text, expected) in [
-        (text.replace("\"uid\":\"u1\"", "\"uid\":u1"), "line 6: "),
+        (text.replace("\"uid\":\"u1\"", "\"uid\":u1"), "line 7: "),
         (
             text.replace("{\"version\":1}", "{\"version\":9}"),
             "line 1: is not version 1",
         ),
         (
-            text.replace("{\"end\":7}", "{\"end\":8}"),
-            "line 8: 8 lines should be before it",
+            text.replace("{\"end\":8}", "{\"end\":9}"),
+            "line 9: 9 lines should be before it",
         ),
         (
-            format!("{text}{{\"end\":8}}\n"),
-            "line 9: comes after the end",
+            format!("{text}{{\"end\":9}}\n"),
+            "line 10: comes after the end",
         ),
         ("\u{0}".to_owned(), "line 1: "),
     ] {
@@ -161,7 +165,7 @@ fn a_file_that_does_not_say_that_policies_are_known_knows_none() {
     let (text, _) = snapshot().text().expect("a text");
     let line = "{\"paused\":\"policiesKnown\"}\n";
     assert_eq!(text.matches(line).count(), 1, "{text}");
-    let before = text.replace(line, "").replace("\"end\":7", "\"end\":6");
+    let before = text.replace(line, "").replace("\"end\":8", "\"end\":7");
     let read = ClusterSnapshot::parse(&before).expect("it can be read");
     let expected = ClusterSnapshot {
         policies_known: false,
@@ -172,4 +176,27 @@ fn a_file_that_does_not_say_that_policies_are_known_knows_none() {
     let unknown = text.replace("policiesKnown", "ofAnotherVersion");
     let read = ClusterSnapshot::parse(&unknown).expect("it can be read");
     assert_eq!(read, expected);
+}
+
+/// A pause of a kind that is not known is passed over, and so is the word of a version to come.
+#[test]
+fn an_older_agent_can_read_the_fleets_pace() {
+    let (text, _) = snapshot().text().expect("a text");
+    let word = "fleet paused 1796000000";
+    assert!(
+        text.contains(&format!("{{\"paused\":\"{word}\"}}\n")),
+        "{text}"
+    );
+    for unknown in [
+        "ofAnotherVersion",
+        "fleet stopped 1796000000",
+        "fleet paused",
+    ] {
+        let read = ClusterSnapshot::parse(&text.replace(word, unknown));
+        let expected = ClusterSnapshot {
+            fleet: FleetState::default(),
+            ..snapshot()
+        };
+        assert_eq!(read.expect("it can be read"), expected, "{unknown}");
+    }
 }
