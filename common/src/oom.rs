@@ -1,7 +1,7 @@
 //! Evidence of the OOM killer.
 
-/// Levels of the cgroup tree that an [`OomKill`] tells of: a container within a container of a systemd slice has eight.
-pub const LEVELS: usize = 10;
+/// Levels of the cgroup tree that an [`OomKill`] tells of: a container of a kind node that is a pod of CI has twelve.
+pub const LEVELS: usize = 16;
 
 /// A number that could not be read.
 pub const UNKNOWN: u64 = u64::MAX;

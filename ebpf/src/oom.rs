@@ -48,7 +48,7 @@ static MM_RSS: Global<u32> = Global::new(0);
 static MM_RSS_STRIDE: Global<u32> = Global::new(0);
 
 #[map]
-static OOM_KILLS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+static OOM_KILLS: RingBuf = RingBuf::with_byte_size(32 * 1024, 0);
 #[map]
 static OOM_VICTIM_PIDS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
 /// The kernel kills for one shortage at a time (`oom_lock`).

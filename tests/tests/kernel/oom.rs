@@ -60,7 +60,11 @@ fn the_victim_is_described() {
 
 /// A node whose one pod is laid out as the kubelet does it, and the cgroup of its container.
 fn node(name: &str, mib: u64) -> (Files, PathBuf) {
-    let pod = format!("kubepods/besteffort/pod{UID}");
+    node_with(name, mib, &format!("kubepods/besteffort/pod{UID}"))
+}
+
+/// The same with the pod in this cgroup.
+fn node_with(name: &str, mib: u64, pod: &str) -> (Files, PathBuf) {
     let pods = json!([{ "name": "hog", "uid": UID, "cgroup": pod }]);
     let files = Files::of(name, mib, &pods);
     let container = files.scope().child(&format!("{pod}/c1")).unwrap();
@@ -92,6 +96,24 @@ fn a_pod_at_its_own_limit_is_told_apart() {
     assert_eq!(at_limit.limit, 48 * MIB);
     assert!(kill.cgroup.contains(&pod), "{kill:?}");
     assert!(kill.scope_usage.is_some_and(|used| used < 128 * MIB));
+}
+
+/// With 12 levels above the victim, as in a node of kind in a pod; and with more than a record has.
+// R45
+#[test]
+fn a_victim_far_down_is_told() {
+    for levels in [12, 20] {
+        let pod = vec!["deep"; levels].join("/");
+        let (files, container) = with_bpf!(node_with("deep", 96, &pod));
+        let _agent = files.start(&["--shadow"]);
+        Hog::until_killed(&container, &["--mib", "192"]);
+        let kill = files.oom_kill().expect("it is in the journal");
+        let name = kill.pod.as_ref().map(|p| p.name.as_str());
+        assert_eq!(name, Some("hog"), "{levels} levels: {kill:?}");
+        // Where no program has seen the limit, it is too far up to be found.
+        let is_found = levels == 12 || kill.cause != OomCause::Machine;
+        assert!(!is_found || kill.cause == OomCause::Scope, "{kill:?}");
+    }
 }
 
 // R47, R48

@@ -18,7 +18,7 @@ use evictd_node::{
     pods::{cgroup_name, table::PodEntry},
     trigger::{
         memory::{CHARGE_BATCH, is_unlimited},
-        oom::{self, Level, UNKNOWN},
+        oom::{self, LEVELS, Level, UNKNOWN},
     },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName, log_kill};
@@ -231,7 +231,10 @@ impl OomAttributor {
     /// or where a later record has it, with others for the same limit: by [`Self::due`], or with the next kill.
     pub fn attribute(&mut self, kill: &oom::OomKill) -> Option<OomKillRecord> {
         let node = self.scopes.first()?;
-        let is_here = levels(kill).iter().any(|l| l.id == *node);
+        // What lies deeper than the levels go: the node is not among them, and a pod is.
+        let is_cut = levels(kill).len() == LEVELS;
+        let is_here = |l: &Level| l.id == *node || is_cut && self.pod(l.id).is_some();
+        let is_here = levels(kill).iter().any(is_here);
         if self.is_marked(kill) {
             return None;
         }
@@ -341,7 +344,7 @@ impl OomAttributor {
         due
     }
 
-    /// The record of a kill, and the id of the cgroup that was at its limit; [`OTHERS`] where none was.
+    /// The record of a kill, and the id of the cgroup that was at its limit, as in [`oom::OomKill::limit_id`].
     fn record_of(&self, kill: &oom::OomKill) -> (OomKillRecord, u64) {
         let levels = levels(kill);
         let page = page_size();
@@ -357,6 +360,7 @@ impl OomAttributor {
                 })
             });
         let limit = at_limit(kill, levels);
+        let limit_id = limit.map_or(kill.limit_id, |at| levels[at].id);
         let is_own = |at: usize| match known {
             Some(pod) => at <= pod,
             // The path of a cgroup that is there still says whether it is a pod's or a container's.
@@ -365,17 +369,16 @@ impl OomAttributor {
                 is_whole && cgroup_name::parse(&path).is_some()
             }
         };
-        let cause = match limit {
-            None => OomCause::Machine,
-            Some(at) if self.scopes.contains(&levels[at].id) => OomCause::Scope,
-            Some(at) if is_own(at) => OomCause::PodLimit,
-            Some(_) => OomCause::OtherLimit,
+        let cause = match limit_id {
+            0 | UNKNOWN => OomCause::Machine,
+            id if self.scopes.contains(&id) => OomCause::Scope,
+            _ if limit.is_some_and(is_own) => OomCause::PodLimit,
+            _ => OomCause::OtherLimit,
         };
         let before = self.before(kill.time_ns);
         let is_short = matches!(cause, OomCause::Machine | OomCause::Scope);
         let scope = self.scopes.first();
         let scope = levels.iter().find(|l| Some(&l.id) == scope);
-        let at_its_limit = limit.map_or(OTHERS, |at| levels[at].id);
         let kill = OomKillRecord {
             time: wall_clock(kill.time_ns),
             at: kill.time_ns,
@@ -399,7 +402,7 @@ impl OomAttributor {
             before,
             more: 0,
         };
-        (kill, at_its_limit)
+        (kill, limit_id)
     }
 
     fn pod(&self, id: u64) -> Option<&PodName> {

@@ -1,7 +1,5 @@
 use std::sync::atomic::AtomicU32;
 
-use evictd_node::trigger::oom::LEVELS;
-
 use super::*;
 
 const PAGE: u64 = 4096;
@@ -214,6 +212,28 @@ fn victims_of_others_are_left_out_and_paths_end_where_the_tree_does() {
     let told = evidence.attribute(&kill(levels, 0)).unwrap();
     assert_eq!(told.cgroup, format!("/{POD}"));
     assert!(told.pod.is_some());
+}
+
+// R45
+#[test]
+fn a_victim_deeper_than_the_levels_go_is_its_pods() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let levels = tree(root, &["a"; LEVELS + 3].join("/"), None);
+    let (node, pod) = (id(root, ""), levels[2].id);
+    let mut evidence = OomAttributor::new(root, vec![node], || None);
+    assert_eq!(evidence.attribute(&kill(levels, node)), None);
+    evidence.pods.push((pod, PodName::default()));
+    for (limit_id, cause) in [
+        (0, OomCause::Machine),
+        (node, OomCause::Scope),
+        (pod, OomCause::PodLimit),
+        (id(root, "a"), OomCause::OtherLimit),
+    ] {
+        let told = evidence.attribute(&kill(levels, limit_id)).unwrap();
+        assert_eq!(told.cause, cause);
+        assert!(told.pod.is_some());
+    }
 }
 
 // R45
