@@ -3,6 +3,9 @@
 /// Levels of the cgroup tree that an [`OomKill`] tells of: a container of a kind node that is a pod of CI has twelve.
 pub const LEVELS: usize = 16;
 
+/// Decisions of the OOM killer whose processes are counted at a time: more than a ring buffer holds records.
+pub const DECISIONS: u32 = 128;
+
 /// A number that could not be read.
 pub const UNKNOWN: u64 = u64::MAX;
 
@@ -18,7 +21,8 @@ pub struct Level {
     pub max: u64,
 }
 
-/// The OOM killer has chosen a victim.
+/// The OOM killer has chosen a victim. What it kills with it has no record: all processes of a cgroup with
+/// `memory.oom.group`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomKill {
@@ -36,6 +40,10 @@ pub struct OomKill {
     pub pid: u32,
     /// Its `oom_score_adj`.
     pub oom_score_adj: i32,
+    /// Number of the decision, from 1 on.
+    pub decision: u32,
+    /// Processes that the decision has killed so far.
+    pub processes: u32,
 }
 
 /// The OOM killer has chosen a victim, on a kernel that lets no program read more of it.
@@ -62,8 +70,27 @@ pub struct OomContext {
     pub limit_id: u64,
 }
 
+/// The last decision of the OOM killer, for the processes that it kills together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OomDecision {
+    /// The task that allocates, as in [`OomContext::task`].
+    pub task: u64,
+    /// [`OomContext::time_ns`]; 0 where no program sees it.
+    pub time_ns: u64,
+    /// When a process was marked last, in nanoseconds of CLOCK_MONOTONIC.
+    pub marked_ns: u64,
+    /// Address of the cgroup that is killed as a whole, or 0.
+    pub group: u64,
+    /// Process id of the victim, which the kernel finds in that cgroup once more.
+    pub pid: u32,
+    /// Number of the decision, from 1 on.
+    pub number: u32,
+}
+
 crate::plain_old_data!(
-    OomKill = 3 * 8 + LEVELS * 3 * 8 + 16 + 2 * 4,
+    OomKill = 3 * 8 + LEVELS * 3 * 8 + 16 + 4 * 4,
     UnattributedKill = 8 + 2 * 4,
     OomContext = 3 * 8,
+    OomDecision = 4 * 8 + 2 * 4,
 );

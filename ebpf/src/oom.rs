@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use evictd_common::{
     drops::DropCounter,
-    oom::{LEVELS, Level, OomContext, OomKill, UNKNOWN, UnattributedKill},
+    oom::{DECISIONS, LEVELS, Level, OomContext, OomDecision, OomKill, UNKNOWN, UnattributedKill},
 };
 
 use crate::{
@@ -19,7 +19,8 @@ use crate::{
     memcg::{current_memcg, limit_of, usage_of},
 };
 
-/// What `oom_kill_process` left behind is about this victim only if it is as young as this, in nanoseconds.
+/// What `oom_kill_process`, or the mark of the victim before, left behind is about this victim only if it is as young as
+/// this, in nanoseconds.
 const CONTEXT_AGE: u64 = 1_000_000_000;
 
 /// `oom_control.memcg`, in bytes.
@@ -46,6 +47,9 @@ static MM_RSS: Global<u32> = Global::new(0);
 /// From one counter to the next; 0 where this kernel counts in another way.
 #[unsafe(no_mangle)]
 static MM_RSS_STRIDE: Global<u32> = Global::new(0);
+/// `mem_cgroup.oom_group`, a bool; 0 where this kernel has none.
+#[unsafe(no_mangle)]
+static MEM_CGROUP_OOM_GROUP: Global<u32> = Global::new(0);
 
 #[map]
 static OOM_KILLS: RingBuf = RingBuf::with_byte_size(32 * 1024, 0);
@@ -54,6 +58,11 @@ static OOM_VICTIM_PIDS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
 /// The kernel kills for one shortage at a time (`oom_lock`).
 #[map]
 static OOM_CONTEXT: Array<OomContext> = Array::with_max_entries(1, 0);
+#[map]
+static OOM_DECISION: Array<OomDecision> = Array::with_max_entries(1, 0);
+/// Processes that a decision has killed, by its number.
+#[map]
+static OOM_PROCESSES: Array<u32> = Array::with_max_entries(DECISIONS, 0);
 
 /// `TP_PROTO(struct task_struct *task, uid_t uid)`, where BTF says so; older kernels pass a number.
 #[btf_tracepoint(function = "mark_victim")]
@@ -141,15 +150,72 @@ fn limit_id(now: u64) -> u64 {
     }
 }
 
+/// Number of the decision that this victim is the first of. A process that is killed with a victim before it is counted.
+///
+/// With a group the allocating task marks one process after the other; without one it marks one for each decision.
+#[inline(always)]
+fn new_decision(pid: u32, memcg: Address, now: u64) -> Option<u32> {
+    let time_ns = OOM_CONTEXT.get(0)?.time_ns;
+    // SAFETY: the slot of an array map; the kernel holds oom_lock.
+    let last = unsafe { &mut *OOM_DECISION.get_ptr_mut(0)? };
+    let (task, group) = (bpf_get_current_pid_tgid(), oom_group(memcg));
+    let is_same = group != 0
+        && (last.group, last.task, last.time_ns) == (group, task, time_ns)
+        && now - last.marked_ns < CONTEXT_AGE;
+    if !is_same {
+        *last = OomDecision {
+            task,
+            time_ns,
+            marked_ns: now,
+            group,
+            pid,
+            number: last.number.wrapping_add(1),
+        };
+    }
+    last.marked_ns = now;
+    let processes = OOM_PROCESSES.get_ptr_mut(last.number % DECISIONS)?;
+    // SAFETY: as above.
+    unsafe {
+        match is_same {
+            true => *processes += u32::from(pid != last.pid),
+            false => *processes = 1,
+        }
+    }
+    (!is_same).then_some(last.number)
+}
+
+/// The highest cgroup around a victim whose processes the kernel kills together (`memory.oom.group`), or 0.
+#[inline(always)]
+fn oom_group(memcg: Address) -> Address {
+    let (mut at, mut group) = (memcg, 0);
+    if MEM_CGROUP_OOM_GROUP.load() == 0 {
+        return group;
+    }
+    for _ in 0..LEVELS {
+        // It is shorter than the word that is read.
+        if field(at, &MEM_CGROUP_OOM_GROUP).unwrap_or(0) as u8 != 0 {
+            group = at;
+        }
+        at = field(at, &CSS_PARENT).unwrap_or(0);
+    }
+    group
+}
+
 /// All that can be read of a victim.
 #[inline(always)]
 fn describe(task: Address) {
+    // SAFETY: takes no arguments.
+    let time_ns = unsafe { bpf_ktime_get_ns() };
+    // Shorter than the word that is read.
+    let pid = field(task, &TASK_TGID).unwrap_or(0) as u32;
+    let mut memcg = memcg_of(task).unwrap_or(0);
+    let Some(decision) = new_decision(pid, memcg, time_ns) else {
+        return;
+    };
     let Some(mut entry) = OOM_KILLS.reserve::<OomKill>(0) else {
         drops::count(DropCounter::OomRecord);
         return;
     };
-    // SAFETY: takes no arguments.
-    let time_ns = unsafe { bpf_ktime_get_ns() };
     let kill = entry.as_mut_ptr();
     // SAFETY: the helper checks the address itself and fails instead of faulting.
     let comm =
@@ -160,12 +226,13 @@ fn describe(task: Address) {
         (*kill).limit_id = limit_id(time_ns);
         (*kill).rss = rss(task);
         (*kill).comm = comm.unwrap_or_default();
-        // Both are shorter than the word that is read.
-        (*kill).pid = field(task, &TASK_TGID).unwrap_or(0) as u32;
+        (*kill).pid = pid;
+        (*kill).decision = decision;
+        (*kill).processes = 1;
         let signal = field(task, &TASK_SIGNAL).unwrap_or(0);
         let score = field(signal, &SIGNAL_OOM_SCORE_ADJ).unwrap_or(0);
+        // Shorter than the word that is read.
         (*kill).oom_score_adj = i32::from(score as i16);
-        let mut memcg = memcg_of(task).unwrap_or(0);
         for level in 0..LEVELS {
             (*kill).levels[level] = Level {
                 id: cgroup_id(memcg).unwrap_or(0),

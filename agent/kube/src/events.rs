@@ -446,6 +446,9 @@ fn note(e: &EvictionRecord) -> String {
 /// Builds the note on an OOM kill: which process was killed, and by which limit.
 fn oom_note(kill: &OomKillRecord) -> String {
     let bytes = |n| Quantity::bytes(n).to_string();
+    let others = kill.processes.map_or(String::new(), |all| {
+        format!(", and {} more with it", all - 1)
+    });
     let used = kill.rss.map_or(String::new(), |rss| {
         format!(", which used {} itself", bytes(rss))
     });
@@ -457,7 +460,7 @@ fn oom_note(kill: &OomKillRecord) -> String {
         )
     });
     format!(
-        "The OOM killer has killed {} (process {}){used}{limit}. That limit is the pod's own: no eviction, and the \
+        "The OOM killer has killed {} (process {}){used}{others}{limit}. That limit is the pod's own: no eviction, and the \
         node had memory left.",
         kill.comm, kill.pid
     )

@@ -148,6 +148,7 @@ fn oom_kill(cause: OomCause, is_full: bool) -> OomKillRecord {
         time: text(TIME),
         at: 1,
         pid: 2,
+        processes: is_full.then_some(3),
         comm: text("hog"),
         cgroup: text("/kubepods/podu1"),
         pod: is_full.then(|| pod.clone()),

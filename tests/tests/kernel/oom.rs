@@ -98,6 +98,55 @@ fn a_pod_at_its_own_limit_is_told_apart() {
     assert!(kill.scope_usage.is_some_and(|used| used < 128 * MIB));
 }
 
+/// The kubelet has each container killed as a whole on cgroup v2. Each of two has more processes than there is room for records.
+// R45, R48
+#[test]
+fn a_container_that_is_killed_as_a_whole_is_one_kill() {
+    let (mut files, first) = with_bpf!(node("whole", 1024));
+    skip_if!(no_groups(files.scope()));
+    let pod = format!("kubepods/besteffort/pod{UID}");
+    let second = files.scope().child(&format!("{pod}/c2")).unwrap();
+    files.config["memoryHook"] = json!("sampler");
+    let address = listen(&mut files.config, "metricsAddress");
+    let _agent = files.start(&["--shadow"]);
+    let mut told = Vec::new();
+    for (container, name) in [(&first, "c1"), (&second, "c2")] {
+        let limited = format!("{pod}/{name}");
+        files.scope().limit_child(&limited, 500 * MIB).unwrap();
+        fs::write(container.join("memory.oom.group"), "1").unwrap();
+        Hog::until_killed(container, &["--mib", "900", "--way", "processes"]);
+        let kills = || records_of!(files.records(), Record::OomKill(kill) => *kill);
+        assert!(until(SOON, || kills().len() > told.len()));
+        let killed = MemoryCgroup::open(container).unwrap().oom_kills().unwrap();
+        assert!(killed > 75, "{killed}");
+        // It is read while the kernel may still go on.
+        let kill = kills().pop().unwrap();
+        assert!((2..=killed).contains(&kill.processes.unwrap().into()));
+        told.push((kill.cause, kill.cgroup));
+    }
+    // Another look of the agent.
+    std::thread::sleep(Duration::from_secs(2));
+    let kills = || records_of!(files.records(), Record::OomKill(kill) => (kill.cause, kill.cgroup));
+    assert_eq!(kills(), told);
+    for (counter, expected) in [
+        ("evictd_oom_kills_at_pod_limit_total", 2),
+        ("evictd_oom_records_dropped_total", 0),
+    ] {
+        assert_eq!(value(&address, counter), Some(expected), "{counter}");
+    }
+    matrix(
+        "oom",
+        "group",
+        "a container that is killed as a whole is told as one kill",
+    );
+}
+
+/// Why no cgroup is killed as a whole, if none is.
+fn no_groups(scope: &TestCgroup) -> Option<&'static str> {
+    let is_there = scope.path().join("memory.oom.group").exists();
+    (!is_there).then_some("no memory.oom.group on cgroup v1")
+}
+
 /// With 12 levels above the victim, as in a node of kind in a pod; and with more than a record has.
 // R45
 #[test]

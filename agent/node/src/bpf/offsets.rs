@@ -53,6 +53,10 @@ pub fn resolve_victims(btf: &Btf) -> Result<Vec<(&'static str, u32)>, BtfError> 
     if let Some((first, stride)) = rss_counters(btf) {
         globals.extend([("MM_RSS", first), ("MM_RSS_STRIDE", stride)]);
     }
+    // Before Linux 4.19 there are no groups.
+    if let Ok(group) = btf.offset("mem_cgroup", "oom_group") {
+        globals.push(("MEM_CGROUP_OOM_GROUP", group));
+    }
     Ok(globals)
 }
 

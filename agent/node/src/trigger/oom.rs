@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use aya::maps::{MapData, RingBuf};
+use aya::maps::{Array, MapData, RingBuf};
+use evictd_common::oom::DECISIONS;
 pub use evictd_common::oom::{LEVELS, Level, OomKill, UNKNOWN, UnattributedKill};
 
 use crate::bpf::{
@@ -46,6 +47,7 @@ pub type UnavailableHooks = Vec<(&'static str, String)>;
 /// Reader of both ring buffers: a kill is in one of them.
 pub struct OomReader {
     kills: RingBuf<MapData>,
+    processes: Array<MapData, u32>,
     unattributed: RingBuf<MapData>,
 }
 
@@ -69,6 +71,7 @@ impl OomReader {
         Ok((
             Self {
                 kills: object.ring("OOM_KILLS")?,
+                processes: object.array("OOM_PROCESSES")?,
                 unattributed: object.ring("OOM_VICTIM_PIDS")?,
             },
             refused,
@@ -77,7 +80,10 @@ impl OomReader {
 
     /// The next kill that was not read yet, oldest first.
     pub fn next_kill(&mut self) -> Option<OomKill> {
-        next_record(&mut self.kills)
+        let mut kill: OomKill = next_record(&mut self.kills)?;
+        let processes = self.processes.get(&(kill.decision % DECISIONS), 0);
+        kill.processes = processes.unwrap_or(kill.processes);
+        Some(kill)
     }
 
     /// The next kill that was not read yet and of which only the process id and the cgroup are known, oldest first.

@@ -239,13 +239,13 @@ impl OomAttributor {
             return None;
         }
         if !is_here {
-            self.is_counted();
+            self.is_counted(kill.processes);
             return None;
         }
         let (record, limit) = self.record_of(kill);
         let pod = record.pod.as_ref();
         let is_dying = pod.is_some_and(|pod| self.is_dying(&pod.uid, kill.time_ns));
-        if is_dying || !self.is_counted() {
+        if is_dying || !self.is_counted(kill.processes) {
             return None;
         }
         let counter = match record.cause {
@@ -285,13 +285,15 @@ impl OomAttributor {
     }
 
     /// Whether the kernel has counted one more kill than were attributed: it does not count a process that was ending
-    /// already.
-    fn is_counted(&mut self) -> bool {
+    /// already. It counts each process of a decision.
+    fn is_counted(&mut self, processes: u32) -> bool {
         let Some(kills) = (self.count)() else {
             return true;
         };
         let is_counted = self.attributed < kills;
-        self.attributed += u64::from(is_counted);
+        if is_counted {
+            self.attributed = kills.min(self.attributed + u64::from(processes));
+        }
         is_counted
     }
 
@@ -383,6 +385,7 @@ impl OomAttributor {
             time: wall_clock(kill.time_ns),
             at: kill.time_ns,
             pid: kill.pid,
+            processes: (kill.processes > 1).then_some(kill.processes),
             comm: text(&kill.comm),
             cgroup: shown(&cgroup),
             pod,

@@ -89,7 +89,7 @@ pub struct Before {
     pub shadow: bool,
 }
 
-/// One kill of the OOM killer.
+/// One kill of the OOM killer, or all of one decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomKillRecord {
@@ -99,6 +99,9 @@ pub struct OomKillRecord {
     pub at: u64,
     /// The victim's process id.
     pub pid: u32,
+    /// Number of processes that were killed together (`memory.oom.group`), with the victim; absent where it was alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
     /// Name of the process.
     pub comm: String,
     /// Cgroup of the process, below the root of the hierarchy; as much of it as was still there.
@@ -135,6 +138,7 @@ pub fn log_kill(kill: &OomKillRecord) {
     let limit = kill.at_limit.as_ref();
     tracing::warn!(
         pid = kill.pid,
+        processes = kill.processes,
         comm = kill.comm,
         pod,
         cgroup = kill.cgroup,

@@ -36,6 +36,8 @@ fn kill(levels: [Level; LEVELS], limit_id: u64) -> oom::OomKill {
         comm: *b"hog\0\0\0\0\0\0\0\0\0\0\0\0\0",
         pid: PIDS.fetch_add(1, Ordering::Relaxed),
         oom_score_adj: 1000,
+        decision: 1,
+        processes: 1,
     }
 }
 
@@ -153,6 +155,29 @@ fn what_the_kernel_does_not_count_is_no_kill() {
     COUNT.store(6, Ordering::Relaxed);
     evidence.attribute(&kill([Level::default(); LEVELS], 0));
     assert_eq!(evidence.attribute(&kill(levels, 0)), None);
+}
+
+// R48
+#[test]
+fn processes_that_are_killed_together_are_one_kill() {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let levels = tree(root, POD, None);
+    let count = || Some(COUNT.load(Ordering::Relaxed));
+    let mut evidence = OomAttributor::new(root, vec![id(root, "")], count);
+    COUNT.store(201, Ordering::Relaxed);
+    let together = oom::OomKill {
+        processes: 200,
+        ..kill(levels, 0)
+    };
+    let told = evidence.attribute(&together).unwrap();
+    assert_eq!(told.processes, Some(200));
+    // Each is in the kernel's count, and one of another decision.
+    let told = evidence.attribute(&kill(levels, 0)).unwrap();
+    assert_eq!(told.processes, None);
+    assert_eq!(evidence.attribute(&kill(levels, 0)), None);
+    assert_eq!(evidence.counters().first.load(Ordering::Relaxed), 2);
 }
 
 // R48
