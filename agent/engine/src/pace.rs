@@ -121,7 +121,7 @@ pub struct Pace {
     #[serde(rename = "shortSince")]
     unreclaimable_since: Option<u64>,
     last_eviction: Option<u64>,
-    /// Evictions since the threshold was met.
+    /// Evictions since the threshold was met, or the guard found too little left.
     evictions: u32,
     /// A pod was evicted for this signal, not only for another one that shares the resource: the minimum reclaim
     /// counts.
@@ -157,7 +157,11 @@ impl Pace {
         let is_short = is_met && seen.is_short(self.unreclaimable_since.is_some());
         self.unreclaimable_since = is_short.then(|| self.unreclaimable_since.unwrap_or(now));
         if !is_met {
-            (self.evictions, self.has_own_eviction) = (0, false);
+            self.has_own_eviction = false;
+            // For what the guard alone finds short, too, each further pod waits.
+            if !seen.is_close(false) {
+                self.evictions = 0;
+            }
         }
     }
 
@@ -486,12 +490,12 @@ impl PaceInputs {
 
     /// The growth that uses up the headroom before the kubelet would have looked again, if one does.
     fn urgency(&self) -> Option<(u64, Grown)> {
-        let (now, seen, pace) = (self.now, &self.shortage, &self.pace);
-        let has_evicted = |last: u64| now < last.saturating_add(SECOND);
+        let (seen, pace) = (&self.shortage, &self.pace);
         let steady = STEADY.min(seen.threshold / 16);
-        if pace.last_eviction.is_some_and(has_evicted)
-            && pace.growth.shrinks(SHRINK_WINDOW_NS, steady)
-        {
+        let has_evicted = |last: u64| self.now < last.saturating_add(SECOND);
+        let may_end =
+            self.profile == PaceProfile::Sustained || pace.last_eviction.is_some_and(has_evicted);
+        if may_end && pace.growth.shrinks(SHRINK_WINDOW_NS, steady) {
             // A death has ended it, also one that the OOM killer has caused.
             return None;
         }

@@ -607,6 +607,24 @@ mod tests {
         }
     }
 
+    /// The kubelet asks for no pod: the first one in the order does not go for the growth of another one.
+    // R40
+    #[test]
+    fn where_page_cache_is_to_be_written_the_growers_go_and_no_other_pod() {
+        for (growers, expected) in [(vec![(1000, 1)], vec![1]), (vec![], vec![])] {
+            let mut listed = Listed {
+                growers,
+                ..Listed::new(&[(0, 900), (0, 300), (0, 200)])
+            };
+            let mut round = too_late();
+            round.most = 3;
+            let shortage = &mut round.pace_inputs.shortage;
+            (shortage.guard_amount, shortage.unwritten) = (100 * MIB, 60 * MIB);
+            assert_eq!(round.run(&mut listed), Outcome::Done);
+            assert_eq!(listed.chosen, expected);
+        }
+    }
+
     #[test]
     fn pods_that_have_ended_by_themselves_end_the_round() {
         for pods in [&[(9, 0), (8, 0)][..], &[(900, 0), (10, 40), (10, 30)]] {

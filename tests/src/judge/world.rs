@@ -15,6 +15,9 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 /// No step of the simulation is longer.
 const LONGEST_STEP: u64 = 20 * MS;
+/// Where page cache that is to be written is less than this part of the capacity, reclaim on v1 may find nothing, and the
+/// OOM killer acts (docs/decisions/0009-memory-guard.md).
+const UNWRITTEN_PART: f64 = 4.0;
 /// Statistics of cache that turned active are flushed this late.
 const FLUSH: u64 = 2 * SECOND;
 /// The growth that the judge sees is measured over each of these, in nanoseconds: 1, 1.5, 2, 3, 4, 6, ... ms, up to 12 s.
@@ -637,8 +640,8 @@ impl<'a> World<'a> {
         }
         over -= self.take(over, |list| &mut list.inactive);
         over -= self.take(over, |list| &mut list.active);
-        // Its writers wait until it is written. On v1 so do they for what is being written, but memory that something else
-        // needs does not come by that.
+        // Its writers wait until it is written. On v1 so do they for what is being written; memory that something else needs
+        // comes at the disk's pace.
         let waits = match self.incident.scope {
             ScopeKind::V1 => newly_written.min(self.totals.dirty),
             _ => self.totals.dirty,
@@ -654,6 +657,13 @@ impl<'a> World<'a> {
         }
         if swapped < free && self.frozen.is_none() {
             // Who allocates waits for the swap device.
+            return;
+        }
+        if self.incident.scope == ScopeKind::V1
+            && self.totals.dirty > capacity / UNWRITTEN_PART
+            && self.frozen.is_none()
+        {
+            // Who allocates waits for the writeback.
             return;
         }
         // A byte may be lost to rounding.

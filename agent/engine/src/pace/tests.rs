@@ -267,6 +267,56 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
     assert!(decide(10).is_urgent());
 }
 
+/// Above the threshold, with so much in use and so much page cache that is to be written.
+fn beside_unwritten(hard: u64, unwritten: u64) -> Shortage {
+    let mut seen = seen(hard, 0);
+    (seen.guard_amount, seen.unwritten) = (THRESHOLD, unwritten * MIB);
+    seen.headroom.immediate -= unwritten * MIB;
+    (seen.headroom.deferred, seen.headroom.deferred_per_second) = (unwritten * MIB, 32 * MIB);
+    seen
+}
+
+/// The kubelet asks for no pod, and the kernel has what is missing once it is written.
+// R40
+#[test]
+fn beside_what_is_to_be_written_a_growth_is_urgent_at_the_last_moment() {
+    for (hard, unwritten, ms, is_urgent) in [
+        (120, 300, 60, false),
+        (120, 300, 90, false),
+        (320, 100, 60, false),
+        (320, 100, 75, true),
+        // The kubelet's threshold is met.
+        (400, 60, 30, true),
+    ] {
+        let mut pace = Pace::default();
+        let of = |ms| beside_unwritten(hard + ms, unwritten);
+        let (now, at) = looked(&mut pace, SECOND, ms, of);
+        let decision = decision(&pace, now, &at);
+        assert_eq!(decision.is_urgent(), is_urgent, "{hard} {ms}: {decision:?}");
+    }
+}
+
+// R43
+#[test]
+fn what_the_guard_has_taken_counts_until_enough_is_left() {
+    let mut pace = Pace::default();
+    pace.evicted(SECOND);
+    pace.observe(SECOND + MS, &beside_unwritten(320, 100));
+    assert_eq!(pace.evictions, 1);
+    pace.observe(SECOND + 2 * MS, &beside_unwritten(200, 100));
+    assert_eq!(pace.evictions, 0);
+}
+
+/// A process that ends by itself, or by the OOM killer, gives back what had grown.
+// R40
+#[test]
+fn a_growth_that_is_given_back_is_not_urgent() {
+    let mut pace = Pace::default();
+    let (now, _) = looked(&mut pace, SECOND, 100, |ms| seen(400 + ms, 0));
+    let (now, at) = looked(&mut pace, now + MS, 10, |ms| seen(500 - ms, 0));
+    assert!(!decision(&pace, now, &at).is_urgent());
+}
+
 #[test]
 fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
     let mut pace = Pace::default();
