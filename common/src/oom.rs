@@ -3,8 +3,8 @@
 /// Levels of the cgroup tree that an [`OomKill`] tells of: a container of a kind node that is a pod of CI has twelve.
 pub const LEVELS: usize = 16;
 
-/// Decisions of the OOM killer whose processes are counted at a time: more than a ring buffer holds records.
-pub const DECISIONS: u32 = 128;
+/// Decisions of the OOM killer whose processes are counted at a time: many more than a ring buffer holds records.
+pub const DECISIONS: u32 = 1024;
 
 /// A number that could not be read.
 pub const UNKNOWN: u64 = u64::MAX;

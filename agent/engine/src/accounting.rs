@@ -199,7 +199,11 @@ pub enum MemoryGuardSource {
     /// OOM killer comes. v1 does not make a group's writers wait (`balance_dirty_pages` knows groups on v2 only) and
     /// leaves dirty pages to the flusher (`shrink_folio_list`); on v2 with MGLRU the writers wait too late, and the
     /// flusher is not called (`evict_folios`).
-    Written,
+    Written {
+        /// Whether what grows waits for the writeback all the same: reclaim of v1 does (`shrink_folio_list`), that by
+        /// generations (MGLRU) does not.
+        is_awaited: bool,
+    },
     /// Kubelet's count in another cgroup of v2, without page cache that `memory.min` protects. A writer that writes more
     /// than the disk can take waits there.
     Counted,
@@ -383,7 +387,7 @@ impl Accounting {
                 let left = available.saturating_add(pcp_free).min(total);
                 (left, Some(total.saturating_sub(left)), pcp_free)
             }
-            MemoryGuardSource::Written => (free.saturating_add(written), None, 0),
+            MemoryGuardSource::Written { .. } => (free.saturating_add(written), None, 0),
             MemoryGuardSource::Counted => return None,
         };
         Some(GuardReading {
@@ -417,6 +421,8 @@ impl Accounting {
         };
         let deferred = unwritten.saturating_add(slab).min(left);
         let protected = self.protected.min(reading.reclaimable());
+        // What is protected stays when it is written.
+        let freed_when_written = unwritten.min(left.saturating_sub(slab.saturating_add(protected)));
         let protected = protected.min(left - deferred);
         // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds
         // enough.
@@ -442,7 +448,11 @@ impl Accounting {
                 deferred_per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
-            unwritten,
+            unwritten: freed_when_written,
+            awaits_writeback: unwritten > 0
+                && self.guard.is_some_and(|guard| {
+                    guard.source == MemoryGuardSource::Written { is_awaited: true }
+                }),
             swapped,
             swap_free: 0,
             guard_amount: amount.min(threshold),

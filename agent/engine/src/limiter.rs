@@ -50,6 +50,8 @@ pub struct EvictionLimiter {
     fleet: FleetHold,
     /// See [`Self::await_policies`].
     policies_awaited_until: AtomicU64,
+    /// See [`Self::await_configuration`].
+    configuration_awaited_until: AtomicU64,
     /// See [`Self::await_removals`].
     removals_awaited_until: AtomicU64,
     /// See [`Self::last_eviction`]; [`NEVER`] as long as no pod was evicted.
@@ -74,6 +76,7 @@ impl Default for EvictionLimiter {
             last_resort: AtomicU8::new(LastResort::None as u8),
             fleet: FleetHold::default(),
             policies_awaited_until: AtomicU64::new(0),
+            configuration_awaited_until: AtomicU64::new(0),
             removals_awaited_until: AtomicU64::new(0),
             last_eviction: AtomicI64::new(NEVER),
             last_in_shadow: AtomicI64::new(NEVER),
@@ -104,6 +107,18 @@ impl EvictionLimiter {
     /// Whether policies are still awaited.
     pub fn awaits_policies(&self, now: u64) -> bool {
         now < self.policies_awaited_until.load(Ordering::Relaxed)
+    }
+
+    /// The kubelet's thresholds are not known yet, and others stand in for them: what is not urgent waits, but not past
+    /// this moment (nanoseconds of CLOCK_MONOTONIC); 0: they are known.
+    pub fn await_configuration(&self, until: u64) {
+        let awaited = &self.configuration_awaited_until;
+        awaited.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether the kubelet's thresholds are still awaited.
+    pub(crate) fn awaits_configuration(&self, now: u64) -> bool {
+        now < self.configuration_awaited_until.load(Ordering::Relaxed)
     }
 
     /// Until this moment (nanoseconds of CLOCK_MONOTONIC; 0: not at all) pods go for files only where that is urgent: the
@@ -397,6 +412,19 @@ mod tests {
         assert!(paced(Mode::Kubelet) && !paced(Mode::Evictd));
         assert_eq!(limiter.fleet_pace(99), FleetPace::Normal);
         limiter.await_policies(0);
+        assert!(limiter.allows_paced(99));
+    }
+
+    #[test]
+    fn what_is_not_urgent_waits_for_the_kubelets_thresholds() {
+        let limiter = EvictionLimiter::default();
+        limiter.await_configuration(100);
+        limiter.await_policies(0);
+        let pod = BarePod::default();
+        assert!(!limiter.allows(&pod, 99, EvictionKind::Paced, LastResort::None));
+        assert!(limiter.allows(&pod, 99, EvictionKind::Urgent, LastResort::None));
+        assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
+        limiter.await_configuration(0);
         assert!(limiter.allows_paced(99));
     }
 

@@ -159,7 +159,7 @@ impl Pace {
         if !is_met {
             self.has_own_eviction = false;
             // For what the guard alone finds short, too, each further pod waits.
-            if !seen.is_close(false) {
+            if !seen.is_close(false) || !self.has_evicted_lately(now) {
                 self.evictions = 0;
             }
         }

@@ -52,6 +52,9 @@ pub struct Shortage {
     /// The part of the headroom that is page cache and has to be written first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unwritten: u64,
+    /// Whether what grows waits until that is written, instead of an OOM kill.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_writeback: bool,
     /// What the scope has swapped out, whether pods may do so or not: it has grown all the same.
     #[serde(default)]
     pub swapped: u64,
@@ -88,13 +91,14 @@ impl Shortage {
     }
 
     /// Whether so little is left that its end may be urgent. Above the threshold page cache that has to be written first is
-    /// enough where there is twice as much: the kernel has those wait that need it.
+    /// enough where there is twice as much, and the kernel has wait for it what grows.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
         let immediate = self.headroom.immediate;
         if is_met {
             return immediate < self.threshold;
         }
-        immediate < self.guard_amount && self.written() / 2 < self.guard_amount
+        let is_awaited = self.awaits_writeback && self.written() / 2 >= self.guard_amount;
+        immediate < self.guard_amount && !is_awaited
     }
 
     /// Whether it is close for page cache alone that has to be written first: the kubelet finds enough, and so does the

@@ -177,7 +177,7 @@ impl FleetBrake {
 
     async fn report_evictions(&self) {
         // None yet.
-        let mut reported = None;
+        let (mut reported, mut has_failed) = (None, false);
         let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
             tokio::time::sleep(POLL_INTERVAL.min(self.report_every)).await;
@@ -200,8 +200,10 @@ impl FleetBrake {
                 look = Some(Instant::now());
                 continue;
             };
-            let answer = self.report(evicted).await;
+            let is_first = reported.is_none() && !has_failed;
+            let answer = self.report(evicted, is_first).await;
             self.note_entries(&answer);
+            has_failed = answer.is_err();
             if answer.is_ok() {
                 // Evictions since then are for the next report.
                 reported = last;
@@ -235,11 +237,16 @@ impl FleetBrake {
         Ok(entries(&self.client.call(&request).await?))
     }
 
-    /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many.
-    async fn report(&self, evicted: Timestamp) -> Result<(), ApiError> {
+    /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many. One that
+    /// an earlier agent has reported pulls no brake again: it may have been released since.
+    async fn report(&self, evicted: Timestamp, is_first: bool) -> Result<(), ApiError> {
         let rules = &self.config.rules;
         let now = Timestamp::now().as_second();
         let mut entries = self.entries().await?;
+        let is_known = |at: &i64| at.saturating_add(1) >= evicted.as_second();
+        if is_first && entries.get(&self.node).is_some_and(is_known) {
+            return Ok(());
+        }
         let fresh = |entries: &BTreeMap<String, i64>| {
             let fresh = entries.values().filter(|at| rules.counts(**at, now));
             u32::try_from(fresh.count()).unwrap_or(u32::MAX)

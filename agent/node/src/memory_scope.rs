@@ -142,7 +142,9 @@ impl Scope {
         let source = match (&machine, self.cgroup.version()) {
             (Some(_), _) => MemoryGuardSource::Machine,
             (None, Version::V2) if !has_mglru => MemoryGuardSource::Counted,
-            (None, _) => MemoryGuardSource::Written,
+            (None, version) => MemoryGuardSource::Written {
+                is_awaited: version == Version::V1 && !has_mglru,
+            },
         };
         // Of a limited scope they are no room: its own limit may be the nearer one.
         let counts_lists = machine.is_some() && !self.is_limited();

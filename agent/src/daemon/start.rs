@@ -188,7 +188,7 @@ impl Agent {
         let journal = disk.queue().clone();
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
-        let config_watch = ConfigWatch::new(origin, config);
+        let config_watch = ConfigWatch::new(origin, config, policies.evaluator.limiter());
         let collector = metrics::collector(&metrics::MetricInputs {
             hooks,
             oom: &oom.attributor.counters(),

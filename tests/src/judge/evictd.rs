@@ -130,7 +130,7 @@ fn accounting(world: &World<'_>) -> Accounting {
     let (threshold, resolved) = world.limits();
     let (is_machine, source) = match world.incident.scope {
         ScopeKind::Machine => (true, MemoryGuardSource::Machine),
-        ScopeKind::V1 => (false, MemoryGuardSource::Written),
+        ScopeKind::V1 => (false, MemoryGuardSource::Written { is_awaited: true }),
         ScopeKind::V2 => (false, MemoryGuardSource::Counted),
     };
     Accounting {

@@ -15,9 +15,6 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 /// No step of the simulation is longer.
 const LONGEST_STEP: u64 = 20 * MS;
-/// Where page cache that is to be written is less than this part of the capacity, reclaim on v1 may find nothing, and the
-/// OOM killer acts (docs/decisions/0009-memory-guard.md).
-const UNWRITTEN_PART: f64 = 4.0;
 /// Statistics of cache that turned active are flushed this late.
 const FLUSH: u64 = 2 * SECOND;
 /// The growth that the judge sees is measured over each of these, in nanoseconds: 1, 1.5, 2, 3, 4, 6, ... ms, up to 12 s.
@@ -547,7 +544,6 @@ impl<'a> World<'a> {
         self.now = to;
         let mut sum = self.orphans;
         let mut freed = 0.0;
-        let dirty = self.totals.dirty;
         for (pod, spec) in self.pods.iter_mut().zip(&self.incident.pods) {
             if pod.removed {
                 continue;
@@ -578,7 +574,7 @@ impl<'a> World<'a> {
             let written = (self.incident.write_back * elapsed).min(sum.dirty);
             self.turn_clean(written / sum.dirty);
         }
-        self.reclaim((sum.dirty - dirty).max(0.0), elapsed);
+        self.reclaim(elapsed);
         // Where nothing else is free they are emptied.
         let free = (self.incident.capacity as f64 - self.totals.usage()).max(0.0);
         self.kept = (self.kept + freed).min(self.incident.kept).min(free);
@@ -631,8 +627,8 @@ impl<'a> World<'a> {
         taken
     }
 
-    /// What the kernel does where more is charged than there is; so many bytes were written in this step of so many seconds.
-    fn reclaim(&mut self, newly_written: f64, elapsed: f64) {
+    /// What the kernel does where more is charged than there is, in a step of so many seconds.
+    fn reclaim(&mut self, elapsed: f64) {
         let capacity = self.incident.capacity as f64;
         let mut over = self.totals.usage() - capacity;
         if over <= 0.0 {
@@ -640,13 +636,8 @@ impl<'a> World<'a> {
         }
         over -= self.take(over, |list| &mut list.inactive);
         over -= self.take(over, |list| &mut list.active);
-        // Its writers wait until it is written. On v1 so do they for what is being written; memory that something else needs
-        // comes at the disk's pace.
-        let waits = match self.incident.scope {
-            ScopeKind::V1 => newly_written.min(self.totals.dirty),
-            _ => self.totals.dirty,
-        };
-        over -= self.take(over.min(waits), |list| &mut list.dirty);
+        // What allocates waits until it is written (docs/decisions/0009-memory-guard.md). How long is left out.
+        over -= self.take(over, |list| &mut list.dirty);
         let free = (self.incident.swap - self.swapped).max(0.0);
         let swapped = over.min(free).min(self.incident.write_back * elapsed);
         self.swapped += swapped;
@@ -657,13 +648,6 @@ impl<'a> World<'a> {
         }
         if swapped < free && self.frozen.is_none() {
             // Who allocates waits for the swap device.
-            return;
-        }
-        if self.incident.scope == ScopeKind::V1
-            && self.totals.dirty > capacity / UNWRITTEN_PART
-            && self.frozen.is_none()
-        {
-            // Who allocates waits for the writeback.
             return;
         }
         // A byte may be lost to rounding.

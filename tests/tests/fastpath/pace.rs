@@ -241,12 +241,16 @@ fn a_start_beside_unwritten_cache_kills_no_pod(goes_on: bool) {
         }
         // It is as good as its neighbours in the order of eviction.
         let mut started = scene.start("three", &["--mib", "60"]);
-        if goes_on {
-            is_done();
+        match goes_on {
+            true => is_done(),
+            false => scene.pods_hold(300 + 55 + EACH * NEIGHBOURS.len() as u64),
         }
         std::thread::sleep(MOMENT);
         scene.evicts_only(&[]);
         assert!(started.is_alive() && worker.is_alive(), "{limited:?}");
+        // One that does not end its growth.
+        scene.grows_and_goes("hog", "4000", "200");
+        scene.evicts_only(&["hog"]);
     }
 }
 

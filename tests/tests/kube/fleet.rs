@@ -147,6 +147,27 @@ fn enough_entries_take_no_more_writes() {
     assert!(state.count("PATCH", NAME) <= nodes.len());
 }
 
+/// A node that is restarted within the window has told of its eviction, and others as well. The brake was released since.
+#[test]
+fn a_restart_pulls_no_brake_that_was_released() {
+    let f = Following::new(|server| {
+        let mut state = server.state();
+        maps(&mut state);
+        let data = json!({"n0": ago(1), "a": ago(1), "b": ago(2), "c": ago(3)});
+        state.put_config_map(SPACE, EVICTIONS, data);
+    })
+    .unwrap();
+    let ago = i64::try_from(monotonic_ns()).unwrap() - 60_000_000_000;
+    let nodes = ["n0", "n1"].map(|name| Node::new(&f, name));
+    nodes[0].limiter.note_restored(ago);
+    assert!(f.wait(|f| f.server.count("GET", EVICTIONS) >= 2));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(f.server.count("PATCH", ""), 0);
+    // One that is new pulls it.
+    nodes[1].evicts();
+    assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
+}
+
 /// A large incident has left more than are taken: the next one finds room all the same.
 #[test]
 fn old_entries_keep_no_new_one_away() {

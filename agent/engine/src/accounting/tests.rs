@@ -26,6 +26,32 @@ fn cgroup(guard: bool) -> Accounting {
     }
 }
 
+/// Page cache that is protected is not freed when it is written.
+// R40
+#[test]
+fn what_is_to_be_written_frees_nothing_that_is_protected() {
+    let unwritten = |protected: u64, is_awaited| {
+        let scope = Accounting {
+            protected: protected * MIB,
+            guard: Some(MemoryGuard {
+                source: MemoryGuardSource::Written { is_awaited },
+                amount: 100 * MIB,
+            }),
+            ..cgroup(true)
+        };
+        let reading = MemoryReading {
+            dirty_or_writeback: 250 * MIB,
+            ..uses(700, 300)
+        };
+        let shortage = scope.sample(&reading, None, SwapUse::default()).shortage;
+        (shortage.unwritten / MIB, shortage.awaits_writeback)
+    };
+    assert_eq!(unwritten(0, true), (250, true));
+    assert_eq!(unwritten(0, false), (250, false));
+    assert_eq!(unwritten(100, true), (200, true));
+    assert_eq!(unwritten(300, true), (0, true));
+}
+
 /// What is in use of it: page cache is inactive.
 fn uses(anonymous: u64, cache: u64) -> MemoryReading {
     MemoryReading {

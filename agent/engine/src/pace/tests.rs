@@ -271,9 +271,25 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
 fn beside_unwritten(hard: u64, unwritten: u64) -> Shortage {
     let mut seen = seen(hard, 0);
     (seen.guard_amount, seen.unwritten) = (THRESHOLD, unwritten * MIB);
+    seen.awaits_writeback = true;
     seen.headroom.immediate -= unwritten * MIB;
     (seen.headroom.deferred, seen.headroom.deferred_per_second) = (unwritten * MIB, 32 * MIB);
     seen
+}
+
+/// Reclaim by generations does not wait for the writeback.
+// R40
+#[test]
+fn where_a_growth_does_not_wait_for_the_writeback_it_is_urgent_at_the_last_moment() {
+    let of = |ms| Shortage {
+        awaits_writeback: false,
+        ..beside_unwritten(120 + ms, 300)
+    };
+    for (ms, is_urgent) in [(60, false), (75, true)] {
+        let mut pace = Pace::default();
+        let (now, at) = looked(&mut pace, SECOND, ms, of);
+        assert_eq!(decision(&pace, now, &at).is_urgent(), is_urgent, "{ms}");
+    }
 }
 
 /// The kubelet asks for no pod, and the kernel has what is missing once it is written.
@@ -303,6 +319,9 @@ fn what_the_guard_has_taken_counts_until_enough_is_left() {
     pace.evicted(SECOND);
     pace.observe(SECOND + MS, &beside_unwritten(320, 100));
     assert_eq!(pace.evictions, 1);
+    let mut later = pace;
+    later.observe(SECOND + MONITORING_INTERVAL_NS, &beside_unwritten(320, 100));
+    assert_eq!(later.evictions, 0, "nor for ever");
     pace.observe(SECOND + 2 * MS, &beside_unwritten(200, 100));
     assert_eq!(pace.evictions, 0);
 }

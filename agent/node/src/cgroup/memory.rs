@@ -224,8 +224,6 @@ impl MemoryCgroup {
             zswap,
             listed @ ..,
         ] = values_of(stat, keys);
-        // Also what is on its way to swap (`__folio_start_writeback`).
-        let writeback = writeback.map(|all| all.saturating_sub(swap_cache.unwrap_or(0)));
         let sum = |values: &[Option<u64>]| {
             values
                 .iter()

@@ -68,7 +68,9 @@ impl PolicyEvaluator {
     /// Takes over the evictions of earlier agents. Call it before the first [`Self::set_pods`].
     pub fn restore(&self, mut restored: Vec<RestoredEviction>) {
         restored.sort_by_key(|e| e.at);
-        if let Some(last) = restored.iter().rfind(|e| !e.at_own_limit) {
+        // One of another boot by a clock that was ahead has no time that the fleet could be told.
+        let counts = |e: &&RestoredEviction| !e.at_own_limit && (e.is_same_boot || e.at < 0);
+        if let Some(last) = restored.iter().rfind(counts) {
             self.limiter.note_restored(last.at);
         }
         let mut state = self.state();

@@ -285,14 +285,15 @@ impl OomAttributor {
     }
 
     /// Whether the kernel has counted one more kill than were attributed: it does not count a process that was ending
-    /// already. It counts each process of a decision.
+    /// already. It counts each process of a decision, and the victim of a group twice (`oom_kill_process`).
     fn is_counted(&mut self, processes: u32) -> bool {
         let Some(kills) = (self.count)() else {
             return true;
         };
         let is_counted = self.attributed < kills;
         if is_counted {
-            self.attributed = kills.min(self.attributed + u64::from(processes));
+            let again = u64::from(processes > 1);
+            self.attributed = kills.min(self.attributed + u64::from(processes) + again);
         }
         is_counted
     }
@@ -372,6 +373,8 @@ impl OomAttributor {
             }
         };
         let cause = match limit_id {
+            // The limit may lie above the levels.
+            UNKNOWN if levels.len() == LEVELS => OomCause::OtherLimit,
             0 | UNKNOWN => OomCause::Machine,
             id if self.scopes.contains(&id) => OomCause::Scope,
             _ if limit.is_some_and(is_own) => OomCause::PodLimit,

@@ -3,12 +3,16 @@
 
 mod config_source;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use evictd_config::{Config, KubeletDocument};
-use evictd_engine::Signal;
+use evictd_engine::{Signal, limiter::EvictionLimiter, units::nanos};
 use evictd_fastpath::FastPathSettings;
 use evictd_kube::configz;
+use evictd_sys::clock::monotonic_ns;
 use tokio::task::AbortHandle;
 
 use super::{
@@ -22,6 +26,9 @@ use config_source::Found;
 
 pub use config_source::{ConfigSource, NO_PODS};
 
+/// Time for which a start with stand-ins for the kubelet's thresholds holds back what is not urgent.
+const UNTIL_CONFIGZ: Duration = Duration::from_secs(10);
+
 /// The source of the configuration, and the read that is under way.
 pub(super) struct ConfigWatch {
     source: ConfigSource,
@@ -34,10 +41,14 @@ pub(super) struct ConfigWatch {
 }
 
 impl ConfigWatch {
-    /// Follows the files from now on. Where `/configz` has not answered, a task asks again until it does.
-    pub fn new(source: ConfigSource, config: &Config) -> Self {
+    /// Follows the files from now on. Where `/configz` has not answered, a task asks again until it does, and what is not
+    /// urgent waits for that a moment.
+    pub fn new(source: ConfigSource, config: &Config, limiter: &EvictionLimiter) -> Self {
         let asks = config.cluster.clone().filter(|cluster| cluster.configz);
         let asks = asks.filter(|_| source.lacks_kubelet());
+        if asks.is_some() {
+            limiter.await_configuration(monotonic_ns().saturating_add(nanos(UNTIL_CONFIGZ)));
+        }
         let configz = asks.map(|cluster| {
             let answer = Arc::clone(&source.answer);
             let task = tokio::spawn(async move {
@@ -91,10 +102,13 @@ impl Agent {
         let watch = &mut self.config_watch;
         // A file has come: its answer would not be used any more.
         let configz = watch.configz.take_if(|_| !watch.source.lacks_kubelet());
-        configz.inspect(AbortHandle::abort);
+        let is_known = configz.inspect(AbortHandle::abort).is_some();
         watch.reloads.note_kubelet(watch.source.kubelet.source);
         let reloads = Arc::clone(&watch.reloads);
         let applied = read.and_then(|config| self.apply(config));
+        if is_known {
+            self.policies.evaluator.limiter().await_configuration(0);
+        }
         reloads
             .is_refused
             .store(applied.is_err(), Ordering::Relaxed);

@@ -99,7 +99,8 @@ pub struct OomKillRecord {
     pub at: u64,
     /// The victim's process id.
     pub pid: u32,
-    /// Number of processes that were killed together (`memory.oom.group`), with the victim; absent where it was alone.
+    /// Number of processes that were killed together (`memory.oom.group`), with the victim, by the time at which the agent
+    /// read of it; absent where that was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
     /// Name of the process.

@@ -166,7 +166,7 @@ fn processes_that_are_killed_together_are_one_kill() {
     let levels = tree(root, POD, None);
     let count = || Some(COUNT.load(Ordering::Relaxed));
     let mut evidence = OomAttributor::new(root, vec![id(root, "")], count);
-    COUNT.store(201, Ordering::Relaxed);
+    COUNT.store(202, Ordering::Relaxed);
     let together = oom::OomKill {
         processes: 200,
         ..kill(levels, 0)
@@ -251,6 +251,7 @@ fn a_victim_deeper_than_the_levels_go_is_its_pods() {
     evidence.pods.push((pod, PodName::default()));
     for (limit_id, cause) in [
         (0, OomCause::Machine),
+        (UNKNOWN, OomCause::OtherLimit),
         (node, OomCause::Scope),
         (pod, OomCause::PodLimit),
         (id(root, "a"), OomCause::OtherLimit),
