@@ -38,6 +38,7 @@ fn incident(is_full: bool) -> Incident {
             swap: 13,
         },
         unwritten: 25,
+        awaits_writeback: true,
         swapped: 18,
         swap_free: 0,
         guard_amount: 8,
