@@ -244,7 +244,7 @@ impl EvictionLimiter {
         };
         NodeBounds {
             allows_paced: self.is_in_time(kind, now),
-            allows_own_limits: !self.awaits_policies(now),
+            allows_own_limits: !self.awaits_policies(now) && !self.awaits_configuration(now),
             awaits_removals: now < self.removals_awaited_until.load(Ordering::Relaxed),
             left_of_node_rate: self.left_of_node_rate(now),
             exempts_growers: self.exempts_growers.load(Ordering::Relaxed),
@@ -421,9 +421,15 @@ mod tests {
         limiter.await_configuration(100);
         limiter.await_policies(0);
         let pod = BarePod::default();
-        assert!(!limiter.allows(&pod, 99, EvictionKind::Paced, LastResort::None));
+        for kind in [EvictionKind::Paced, EvictionKind::AsKubelet] {
+            assert!(!limiter.allows(&pod, 99, kind, LastResort::None));
+        }
         assert!(limiter.allows(&pod, 99, EvictionKind::Urgent, LastResort::None));
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
+        for mode in [Mode::Kubelet, Mode::Evictd] {
+            let bounds = limiter.node_bounds(mode, 99);
+            assert!(!bounds.allows_paced && !bounds.allows_own_limits);
+        }
         limiter.await_configuration(0);
         assert!(limiter.allows_paced(99));
     }

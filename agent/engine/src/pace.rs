@@ -30,8 +30,8 @@ const EXTRAPOLATION: u64 = 16;
 const PIDS_EXTRAPOLATION: u64 = 4;
 /// Usage counts as shrinking if it is less than this long ago.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
-/// Where only page cache is missing that has to be written first, a growth is urgent so late: it may end before, or the
-/// page cache be written. The end of the growing pod comes in time still.
+/// Where only page cache is missing that has to be written first, and a growth waits for the writeback, it is urgent so late:
+/// it may end before, or the page cache be written. The end of the growing pod comes in time still.
 const LAST_MOMENT_NS: u64 = 3 * KILL_LATENCY_NS;
 /// Freed memory must be back this long before exhaustion.
 pub(crate) const MARGIN_NS: u64 = 5 * MS;
@@ -503,9 +503,10 @@ impl PaceInputs {
         let (end, grown) =
             pace.growth
                 .exhausts(seen.usable(), noise, self.profile.extrapolation())?;
-        let within = match self.is_for_growers() {
-            true => LAST_MOMENT_NS,
-            false => URGENT_WITHIN_NS,
+        let within = match (self.is_for_growers(), seen.awaits_writeback) {
+            (true, true) => LAST_MOMENT_NS,
+            (true, false) => SLOW_RETURN_NS,
+            (false, _) => URGENT_WITHIN_NS,
         };
         let is_urgent = end < within && seen.is_close(pace.is_met()) && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))

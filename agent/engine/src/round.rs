@@ -270,7 +270,11 @@ impl Round {
                     continue;
                 }
                 if growers_only && left == self.most {
-                    return Outcome::NoCandidates;
+                    // Above the threshold no pod has to go.
+                    return match self.pace_inputs.is_for_growers() {
+                        true => Outcome::Done,
+                        false => Outcome::NoCandidates,
+                    };
                 }
                 if passed_over {
                     return Outcome::Done;

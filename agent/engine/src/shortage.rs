@@ -16,6 +16,10 @@ pub(crate) const SLOW_RETURN_NS: u64 = SECOND / 4;
 /// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
 pub(crate) const STATISTICS_ERROR: u64 = 16 << 20;
 
+/// Reclaim that waits for the writeback has met the OOM killer where less page cache than this was left, in bytes, all of it
+/// to be written (docs/decisions/0009-memory-guard.md).
+const AWAITED: u64 = 200 << 20;
+
 /// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -91,13 +95,14 @@ impl Shortage {
     }
 
     /// Whether so little is left that its end may be urgent. Above the threshold page cache that has to be written first is
-    /// enough where there is twice as much, and the kernel has wait for it what grows.
+    /// enough where there is twice as much of it, and what grows waits for the writeback.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
         let immediate = self.headroom.immediate;
         if is_met {
             return immediate < self.threshold;
         }
-        let is_awaited = self.awaits_writeback && self.written() / 2 >= self.guard_amount;
+        let enough = (2 * self.guard_amount).max(AWAITED);
+        let is_awaited = self.awaits_writeback && self.written() >= enough;
         immediate < self.guard_amount && !is_awaited
     }
 

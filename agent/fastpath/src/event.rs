@@ -88,7 +88,8 @@ pub struct StuckVictim {
 pub struct BlockedBy {
     /// Evictions are paused.
     pub paused: bool,
-    /// Only urgent evictions are allowed: the fleet brake is slow or pauses the node, or the policies are not known yet.
+    /// Only urgent evictions are allowed: the fleet brake is slow or pauses the node, or the policies
+    /// or the kubelet's thresholds are not known yet.
     pub urgent_only: bool,
     /// Pods that a policy or a limit denied.
     pub denied: usize,

@@ -177,7 +177,8 @@ impl FleetBrake {
 
     async fn report_evictions(&self) {
         // None yet.
-        let (mut reported, mut has_failed) = (None, false);
+        let mut reported = None;
+        let begun = signed(monotonic_ns());
         let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
             tokio::time::sleep(POLL_INTERVAL.min(self.report_every)).await;
@@ -200,10 +201,9 @@ impl FleetBrake {
                 look = Some(Instant::now());
                 continue;
             };
-            let is_first = reported.is_none() && !has_failed;
-            let answer = self.report(evicted, is_first).await;
+            let is_restored = last.is_some_and(|last| last < begun);
+            let answer = self.report(evicted, is_restored).await;
             self.note_entries(&answer);
-            has_failed = answer.is_err();
             if answer.is_ok() {
                 // Evictions since then are for the next report.
                 reported = last;
@@ -237,14 +237,15 @@ impl FleetBrake {
         Ok(entries(&self.client.call(&request).await?))
     }
 
-    /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many. One that
-    /// an earlier agent has reported pulls no brake again: it may have been released since.
-    async fn report(&self, evicted: Timestamp, is_first: bool) -> Result<(), ApiError> {
+    /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many. For one of
+    /// an earlier agent only if that is news: the brake may have been released since.
+    async fn report(&self, evicted: Timestamp, is_restored: bool) -> Result<(), ApiError> {
         let rules = &self.config.rules;
         let now = Timestamp::now().as_second();
         let mut entries = self.entries().await?;
-        let is_known = |at: &i64| at.saturating_add(1) >= evicted.as_second();
-        if is_first && entries.get(&self.node).is_some_and(is_known) {
+        let evicted_at = evicted.as_second();
+        let is_known = |at: &i64| rules.counts(*at, now) && at.saturating_add(1) >= evicted_at;
+        if is_restored && entries.get(&self.node).is_some_and(is_known) {
             return Ok(());
         }
         let fresh = |entries: &BTreeMap<String, i64>| {
@@ -264,6 +265,8 @@ impl FleetBrake {
             let body = json!({ "data": data });
             let request = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
             entries = self::entries(&self.client.call(&request).await?);
+        } else if is_restored {
+            return Ok(());
         }
         let published = self.published();
         match rules.next_state(published.state, fresh(&entries), now) {

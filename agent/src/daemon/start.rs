@@ -160,6 +160,7 @@ impl Agent {
         let hooks = metrics::hooks(&signals, programs.hook, &scopes);
         let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
         let limiter = policies.evaluator.limiter();
+        let config_watch = ConfigWatch::new(origin, config, limiter);
         let fastpath = RunningFastPath::start(
             config,
             fastpath::StartArgs {
@@ -188,7 +189,6 @@ impl Agent {
         let journal = disk.queue().clone();
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
-        let config_watch = ConfigWatch::new(origin, config, policies.evaluator.limiter());
         let collector = metrics::collector(&metrics::MetricInputs {
             hooks,
             oom: &oom.attributor.counters(),

@@ -15,6 +15,8 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 /// No step of the simulation is longer.
 const LONGEST_STEP: u64 = 20 * MS;
+/// Page cache that is to be written, in bytes, with which v1 has met the OOM killer.
+const LEAST_UNWRITTEN: f64 = (128 << 20) as f64;
 /// Statistics of cache that turned active are flushed this late.
 const FLUSH: u64 = 2 * SECOND;
 /// The growth that the judge sees is measured over each of these, in nanoseconds: 1, 1.5, 2, 3, 4, 6, ... ms, up to 12 s.
@@ -542,6 +544,7 @@ impl<'a> World<'a> {
         let (from, clock) = (self.clock(), self.clock_at(to));
         let elapsed = (to - self.now) as f64 / SECOND as f64;
         self.now = to;
+        let dirty = self.totals.dirty;
         let mut sum = self.orphans;
         let mut freed = 0.0;
         for (pod, spec) in self.pods.iter_mut().zip(&self.incident.pods) {
@@ -574,7 +577,7 @@ impl<'a> World<'a> {
             let written = (self.incident.write_back * elapsed).min(sum.dirty);
             self.turn_clean(written / sum.dirty);
         }
-        self.reclaim(elapsed);
+        self.reclaim((sum.dirty - dirty).max(0.0), elapsed);
         // Where nothing else is free they are emptied.
         let free = (self.incident.capacity as f64 - self.totals.usage()).max(0.0);
         self.kept = (self.kept + freed).min(self.incident.kept).min(free);
@@ -627,8 +630,8 @@ impl<'a> World<'a> {
         taken
     }
 
-    /// What the kernel does where more is charged than there is, in a step of so many seconds.
-    fn reclaim(&mut self, elapsed: f64) {
+    /// What the kernel does where more is charged than there is; so many bytes were written in this step of so many seconds.
+    fn reclaim(&mut self, newly_written: f64, elapsed: f64) {
         let capacity = self.incident.capacity as f64;
         let mut over = self.totals.usage() - capacity;
         if over <= 0.0 {
@@ -636,8 +639,15 @@ impl<'a> World<'a> {
         }
         over -= self.take(over, |list| &mut list.inactive);
         over -= self.take(over, |list| &mut list.active);
-        // What allocates waits until it is written (docs/decisions/0009-memory-guard.md). How long is left out.
-        over -= self.take(over, |list| &mut list.dirty);
+        // What allocates waits until it is written; how long is left out. On v1 reclaim may find nothing where little is left
+        // (docs/decisions/0009-memory-guard.md).
+        let least = match self.incident.scope {
+            ScopeKind::V1 => LEAST_UNWRITTEN,
+            ScopeKind::V2 | ScopeKind::Machine => 0.0,
+        };
+        let waits = (self.totals.dirty - least).max(newly_written);
+        let waits = waits.clamp(0.0, self.totals.dirty);
+        over -= self.take(over.min(waits), |list| &mut list.dirty);
         let free = (self.incident.swap - self.swapped).max(0.0);
         let swapped = over.min(free).min(self.incident.write_back * elapsed);
         self.swapped += swapped;

@@ -68,7 +68,9 @@ impl EvictionLimiter {
     pub(super) fn is_in_time(&self, kind: EvictionKind, now: u64) -> bool {
         match kind {
             EvictionKind::Paced => self.allows_paced(now),
-            EvictionKind::AsKubelet => self.fleet_allows_paced(now),
+            EvictionKind::AsKubelet => {
+                !self.awaits_configuration(now) && self.fleet_allows_paced(now)
+            }
             EvictionKind::Urgent
             | EvictionKind::Grower
             | EvictionKind::OwnLimit

@@ -280,12 +280,12 @@ fn beside_unwritten(hard: u64, unwritten: u64) -> Shortage {
 /// Reclaim by generations does not wait for the writeback.
 // R40
 #[test]
-fn where_a_growth_does_not_wait_for_the_writeback_it_is_urgent_at_the_last_moment() {
+fn where_a_growth_does_not_wait_for_the_writeback_it_is_urgent_sooner() {
     let of = |ms| Shortage {
         awaits_writeback: false,
-        ..beside_unwritten(120 + ms, 300)
+        ..beside_unwritten(120 + ms / 10, 300)
     };
-    for (ms, is_urgent) in [(60, false), (75, true)] {
+    for (ms, is_urgent) in [(600, false), (800, true)] {
         let mut pace = Pace::default();
         let (now, at) = looked(&mut pace, SECOND, ms, of);
         assert_eq!(decision(&pace, now, &at).is_urgent(), is_urgent, "{ms}");

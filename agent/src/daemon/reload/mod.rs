@@ -29,6 +29,9 @@ pub use config_source::{ConfigSource, NO_PODS};
 /// Time for which a start with stand-ins for the kubelet's thresholds holds back what is not urgent.
 const UNTIL_CONFIGZ: Duration = Duration::from_secs(10);
 
+/// Time after which all threads go by settings that were handed to them.
+const UNTIL_IN_FORCE: Duration = Duration::from_secs(1);
+
 /// The source of the configuration, and the read that is under way.
 pub(super) struct ConfigWatch {
     source: ConfigSource,
@@ -106,8 +109,11 @@ impl Agent {
         watch.reloads.note_kubelet(watch.source.kubelet.source);
         let reloads = Arc::clone(&watch.reloads);
         let applied = read.and_then(|config| self.apply(config));
-        if is_known {
-            self.policies.evaluator.limiter().await_configuration(0);
+        if is_known && applied.is_ok() {
+            // A look with those before may be under way.
+            let until = monotonic_ns().saturating_add(nanos(UNTIL_IN_FORCE));
+            let limiter = self.policies.evaluator.limiter();
+            limiter.await_configuration(until);
         }
         reloads
             .is_refused
