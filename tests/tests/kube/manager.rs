@@ -219,13 +219,16 @@ fn pods_wait_for_what_the_runtime_leaves_to_the_kubelet() {
 #[test]
 fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let member = short_of_inodes("besidedisk", &disk);
+    let mut member = short_of_inodes("besidedisk", &disk);
     let [theirs, mut other] = with_files(&member, &disk, ["theirs", "other"]);
     // Either pod has all that is missing.
     make_files(&disk.path(), 1000);
+    let address = listen(&mut member.config, "metricsAddress");
     let _agent = member.start().unwrap();
     assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
-    std::thread::sleep(Duration::from_secs(5));
+    // What is not known of a pod is not waited for.
+    let unknown = || value(&address, "evictd_pods_disk_usage_unknown");
+    assert!(until(SOON, || unknown() == Some(0)));
     drop(theirs);
     {
         let mut state = member.server.state();

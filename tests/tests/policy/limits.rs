@@ -249,6 +249,7 @@ fn a_slow_fleet_waits_after_what_was_evicted_before() {
     assert!(limiter.allows_paced(now));
     let ago = |seconds: i64| RestoredEviction {
         at: i64::try_from(now).unwrap() - seconds * 1_000_000_000,
+        is_same_boot: true,
         ..RestoredEviction::default()
     };
     evaluator.restore(vec![ago(20), ago(90)]);
