@@ -229,6 +229,8 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     // What is not known of a pod is not waited for.
     let unknown = || value(&address, "evictd_pods_disk_usage_unknown");
     assert!(until(SOON, || unknown() == Some(0)));
+    // The next looks take it over.
+    std::thread::sleep(Duration::from_secs(2));
     drop(theirs);
     {
         let mut state = member.server.state();
