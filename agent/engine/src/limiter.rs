@@ -116,6 +116,11 @@ impl EvictionLimiter {
         awaited.store(until, Ordering::Relaxed);
     }
 
+    /// Whether policies or the kubelet's thresholds are still awaited.
+    fn awaits_rules(&self, now: u64) -> bool {
+        self.awaits_policies(now) || self.awaits_configuration(now)
+    }
+
     /// Whether the kubelet's thresholds are still awaited.
     pub(crate) fn awaits_configuration(&self, now: u64) -> bool {
         now < self.configuration_awaited_until.load(Ordering::Relaxed)
@@ -244,7 +249,7 @@ impl EvictionLimiter {
         };
         NodeBounds {
             allows_paced: self.is_in_time(kind, now),
-            allows_own_limits: !self.awaits_policies(now) && !self.awaits_configuration(now),
+            allows_own_limits: !self.awaits_rules(now),
             awaits_removals: now < self.removals_awaited_until.load(Ordering::Relaxed),
             left_of_node_rate: self.left_of_node_rate(now),
             exempts_growers: self.exempts_growers.load(Ordering::Relaxed),

@@ -234,8 +234,8 @@ impl Round {
         // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
         // themselves, the order alone decides.
         let (mut passed_over, mut by_order) = (false, false);
-        let mut growers_only = self.pace_inputs.is_for_growers();
-        if growers_only {
+        let for_growers = self.pace_inputs.is_for_growers();
+        if for_growers {
             if pods.is_beyond_rate() {
                 kind = EvictionKind::Grower;
                 pods.load(kind, resort);
@@ -263,6 +263,7 @@ impl Round {
                 }
             };
             let Some(victim) = choose(pods) else {
+                let growers_only = for_growers || kind == EvictionKind::Grower;
                 if passed_over && next == NextVictim::WithProcesses && !growers_only {
                     (passed_over, by_order) = (false, true);
                     let candidates = pods.candidates().candidates.iter_mut();
@@ -271,7 +272,7 @@ impl Round {
                 }
                 if growers_only && left == self.most {
                     // Above the threshold no pod has to go.
-                    return match self.pace_inputs.is_for_growers() {
+                    return match for_growers {
                         true => Outcome::Done,
                         false => Outcome::NoCandidates,
                     };
@@ -285,7 +286,7 @@ impl Round {
                     if !passes_over_all_but_growers(pods, urgent) {
                         return Outcome::NoCandidates;
                     }
-                    (passed_over, by_order, growers_only) = (true, true, true);
+                    (passed_over, by_order) = (true, true);
                     continue;
                 }
                 if resort >= pods.last_resort() || pods.dying() > 0 || pods.denied() == 0 {

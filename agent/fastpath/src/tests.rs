@@ -542,11 +542,9 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
 }
 
-/// An earlier agent has watched the pods' cgroup too, which this one does not.
-#[test]
-fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+/// A loop whose guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when
+/// that was. The pod is a victim.
+fn after_kill_by_guard(cgroup: &Cgroup<'_>, scope: usize, ago: u64) -> (MemoryMonitor, u64) {
     let mut setup = cgroup.setup();
     let pod = cgroup.running_pod("a");
     setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
@@ -554,14 +552,22 @@ fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
     setup.trigger = Box::new(Program {
         killed: Some(KernelKill {
             cgroup_id: pod.memory.id(),
-            scope: 1,
-            time: now,
+            scope,
+            time: now - ago,
         }),
         ..Program::default()
     });
     let mut watch = watch(setup);
     watch.run_once(now);
     assert!(watch.in_flight.contains(&pod));
+    (watch, now)
+}
+
+/// An earlier agent has watched the pods' cgroup too, which this one does not.
+#[test]
+fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let (watch, _) = after_kill_by_guard(&Cgroup(dir.path()), 1, 0);
     let mut events = std::iter::from_fn(|| watch.events.next());
     let told = events.find_map(|event| match event {
         FastPathEvent::Evicted(report) => Some((report.by_kernel, report.signal)),
@@ -576,22 +582,7 @@ fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
 #[test]
 fn what_the_guard_has_left_of_a_pod_is_not_stuck_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
-    let mut setup = cgroup.setup();
-    let pod = cgroup.running_pod("a");
-    setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
-    let now = monotonic_ns();
-    setup.trigger = Box::new(Program {
-        killed: Some(KernelKill {
-            cgroup_id: pod.memory.id(),
-            scope: 0,
-            time: now - 3000 * MS,
-        }),
-        ..Program::default()
-    });
-    let mut watch = watch(setup);
-    watch.run_once(now);
-    assert!(watch.in_flight.contains(&pod));
+    let (watch, now) = after_kill_by_guard(&Cgroup(dir.path()), 0, 3000 * MS);
     let mut events = std::iter::from_fn(|| watch.events.next());
     assert!(!events.any(|event| matches!(event, FastPathEvent::Stuck(_))));
     let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);

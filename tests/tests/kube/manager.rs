@@ -227,8 +227,7 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     let _agent = member.start().unwrap();
     assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
     // What is not known of a pod is not waited for.
-    let unknown = || value(&address, "evictd_pods_disk_usage_unknown");
-    assert!(until(SOON, || unknown() == Some(0)));
+    all_are_walked(&address);
     // The next looks take it over.
     std::thread::sleep(Duration::from_secs(2));
     drop(theirs);
@@ -258,6 +257,13 @@ fn pods_wait_for_the_kubelet_once() {
     let apart = Duration::from_nanos(second - first);
     let seconds = Duration::from_secs(10)..Duration::from_secs(13);
     assert!(seconds.contains(&apart), "{apart:?}");
+}
+
+/// Waits until the use of disks is known of each pod.
+#[track_caller]
+fn all_are_walked(address: &str) {
+    let unknown = || value(address, "evictd_pods_disk_usage_unknown");
+    assert!(until(SOON, || unknown() == Some(0)));
 }
 
 /// A node on which pods go for half of this disk's inodes.
@@ -407,8 +413,7 @@ fn files_of_a_pod_that_is_deleted_are_waited_for() {
     let agent = member.start().unwrap();
     assert!(agent.says("the agent is watching"));
     // All are walked while nothing is short.
-    let unknown = || value(&address, "evictd_pods_disk_usage_unknown");
-    assert!(until(SOON, || unknown() == Some(0)));
+    all_are_walked(&address);
     {
         let mut state = member.server.state();
         let mut pod = state.get(Collection::Pods, "default", "deleted");

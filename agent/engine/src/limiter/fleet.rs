@@ -50,8 +50,7 @@ impl EvictionLimiter {
     /// Whether a pod may go at the kubelet's pace, by the fleet brake and by policies and thresholds that are awaited. What
     /// is urgent does not ask.
     pub fn allows_paced(&self, now: u64) -> bool {
-        let awaits = self.awaits_policies(now) || self.awaits_configuration(now);
-        !awaits && self.fleet_allows_paced(now)
+        !self.awaits_rules(now) && self.fleet_allows_paced(now)
     }
 
     /// Whether a pod may go at the kubelet's pace, by the fleet brake alone.
