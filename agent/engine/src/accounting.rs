@@ -235,8 +235,8 @@ pub struct Accounting {
 struct GuardReading {
     /// Bytes that are left by the guard's count.
     left: u64,
-    /// The rest of the machine's memory, which was read with it: memory that is plugged in or taken by a balloon
-    /// changes nothing in it.
+    /// Bytes of the machine's memory that cannot be reclaimed, which was read with it: memory that is plugged in or taken by
+    /// a balloon changes nothing in it.
     used: Option<u64>,
     /// Bytes that should be left by the guard's count.
     amount: u64,
@@ -246,10 +246,12 @@ struct GuardReading {
 
 impl GuardReading {
     /// `left` on the signal's scale: equals the threshold exactly when the guard's amount is left. A guard amount above
-    /// the threshold counts as the threshold.
-    fn as_signal_amount(self, threshold: u64) -> u64 {
-        self.left
-            .saturating_add(threshold.saturating_sub(self.amount))
+    /// the threshold counts as the threshold. On the machine the OOM killer does not come before `swap` is used up, which the
+    /// kubelet's count of available memory does not know either.
+    fn as_signal_amount(self, threshold: u64, swap: u64) -> u64 {
+        let swap = self.used.map_or(0, |_| swap);
+        let above_guard = threshold.saturating_sub(self.amount);
+        self.left.saturating_add(swap).saturating_add(above_guard)
     }
 }
 
@@ -261,7 +263,7 @@ pub struct MemorySample {
     /// The part of it that counts as available.
     pub reclaimable_cache: u64,
     /// capacity - usage + `reclaimable_cache`, no more than the guard leaves and without protected page cache: for
-    /// triggers and reports. The kubelet's count is in `shortage`.
+    /// triggers and reports.
     pub guarded_available: u64,
     /// Bytes that are charged and are in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
@@ -342,7 +344,8 @@ impl Accounting {
             false => cache.saturating_add(of_cache),
         };
         let shortage = self.shortage(reading, swap, reclaimable, counted, guard);
-        let left = guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold));
+        let left =
+            guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold, swap.usable));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let guarded_available = left.fold(counted, u64::min);
         let lacking = counted - guarded_available;
@@ -382,10 +385,12 @@ impl Accounting {
                 let MachineMemory {
                     total,
                     available,
+                    unreclaimable,
                     pcp_free,
                 } = machine?;
                 let left = available.saturating_add(pcp_free).min(total);
-                (left, Some(total.saturating_sub(left)), pcp_free)
+                let used = unreclaimable.saturating_sub(pcp_free);
+                (left, Some(used), pcp_free)
             }
             MemoryGuardSource::Written { .. } => (free.saturating_add(written), None, 0),
             MemoryGuardSource::Counted => return None,
@@ -431,7 +436,7 @@ impl Accounting {
             (None, Some(guard)) if protected > 0 => guard.amount,
             _ => 0,
         };
-        let on_scale = machine.map(|machine| machine.as_signal_amount(threshold));
+        let on_scale = machine.map(|machine| machine.as_signal_amount(threshold, usable));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
             threshold,
@@ -495,7 +500,7 @@ impl Accounting {
     }
 
     /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the
-    /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
+    /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by [`Shortage::available`].
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
         let headroom = shortage.headroom;
         let left = headroom.immediate.saturating_add(headroom.deferred);

@@ -173,6 +173,7 @@ fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> Machin
     MachineMemory {
         total: capacity,
         available: capacity.saturating_sub(used),
+        unreclaimable: used.min(capacity),
         pcp_free: in_lists,
     }
 }

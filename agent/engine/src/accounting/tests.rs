@@ -85,6 +85,7 @@ fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
     let left = MachineMemory {
         total: total * MIB,
         available: available * MIB,
+        unreclaimable: (total - available) * MIB,
         pcp_free: 0,
     };
     machine.sample(&uses(400, 200), Some(left), SwapUse::default())
@@ -190,6 +191,49 @@ fn what_the_machine_cannot_take_back_is_no_room() {
         (750 * MIB, 50 * MIB)
     );
     assert_eq!(shortage.available, 250 * MIB);
+}
+
+/// Page cache that is read takes free memory, and of a little of it `MemAvailable` takes half for needed.
+// R40
+#[test]
+fn what_mem_available_leaves_out_is_no_growth() {
+    let scope = machine(100);
+    let look = |available: u64, unreclaimable: u64| {
+        let memory = MachineMemory {
+            total: 1000 * MIB,
+            available: available * MIB,
+            unreclaimable: unreclaimable * MIB,
+            pcp_free: 0,
+        };
+        let sample = scope.sample(&uses(400, 200), Some(memory), SwapUse::default());
+        (sample.guarded_available / MIB, sample.shortage.used / MIB)
+    };
+    assert_eq!(look(119, 670), (119, 670));
+    assert_eq!(look(94, 670), (94, 670));
+    assert_eq!(look(44, 720), (44, 720));
+}
+
+/// The OOM killer does not come before it is used up.
+// R15
+#[test]
+fn swap_that_pods_may_use_is_left_on_the_machine() {
+    let scope = machine(100);
+    let memory = MachineMemory {
+        total: 1000 * MIB,
+        available: 64 * MIB,
+        unreclaimable: 936 * MIB,
+        pcp_free: 0,
+    };
+    for (usable, available) in [(0, 64), (30, 94), (1000, 600)] {
+        let swap = SwapUse {
+            swapped: 100 * MIB,
+            usable: usable * MIB,
+        };
+        let look = scope.sample(&uses(400, 200), Some(memory), swap);
+        let seen = [look.guarded_available, look.shortage.available];
+        assert_eq!(seen.map(|bytes| bytes / MIB), [available; 2]);
+        assert_trigger_follows(&scope, &look);
+    }
 }
 
 /// The guard is about the last bytes, not about the threshold.

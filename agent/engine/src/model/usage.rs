@@ -139,6 +139,9 @@ pub struct MachineMemory {
     pub total: u64,
     /// `MemAvailable`.
     pub available: u64,
+    /// What is neither free nor page cache nor reclaimable slab. `MemAvailable` leaves a part of these out, which grows with
+    /// page cache as long as there is little of it: its fall is no growth.
+    pub unreclaimable: u64,
     /// Available as well, in the CPUs' lists of free pages; 0 where these were not read.
     pub pcp_free: u64,
 }

@@ -94,9 +94,22 @@ impl MemAvailable {
         // killer for them.
         let huge_pages = line("Hugetlb:").unwrap_or(0);
         let total = total.saturating_sub(taken).saturating_sub(huge_pages);
+        let available = available.saturating_add(given_back).min(total);
+        // `KReclaimable` since 4.20.
+        let slab = line("KReclaimable:").or_else(|| line("SReclaimable:"));
+        let lines = [
+            line("MemFree:"),
+            line("Active(file):"),
+            line("Inactive(file):"),
+            slab,
+        ];
+        let reclaimable = lines
+            .into_iter()
+            .try_fold(given_back, |sum, line| Some(sum + line?));
         Ok(MachineMemory {
             total,
-            available: available.saturating_add(given_back).min(total),
+            available,
+            unreclaimable: total.saturating_sub(reclaimable.unwrap_or(available)),
             pcp_free: 0,
         })
     }
@@ -335,6 +348,7 @@ mod tests {
         let expected = MachineMemory {
             total: 2_014_688 << 10,
             available: 100 << 20,
+            unreclaimable: (2_014_688 << 10) - (100 << 20),
             pcp_free: 0,
         };
         assert_eq!(available.read().unwrap(), expected);
@@ -350,6 +364,29 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    /// 50 MiB of page cache more: `MemAvailable` falls by half of it, as long as there is little.
+    // R40
+    #[test]
+    fn what_is_neither_free_nor_cache_nor_slab_is_unreclaimable() {
+        let dir = tempfile::tempdir().unwrap();
+        let mib = |free: u64, cache: u64, available: u64| {
+            let text = format!(
+                "MemTotal: {} kB\nMemFree: {} kB\nMemAvailable: {} kB\nActive(file): {} kB\n\
+                 Inactive(file): 2048 kB\nKReclaimable: 92160 kB\nSReclaimable: 81920 kB\n",
+                1000 << 10,
+                free << 10,
+                available << 10,
+                cache << 10,
+            );
+            fs::write(dir.path().join("meminfo"), text).unwrap();
+            let memory = MemAvailable::open(dir.path()).unwrap().read().unwrap();
+            (memory.available >> 20, memory.unreclaimable >> 20)
+        };
+        assert_eq!(mib(180, 58, 119), (119, 670));
+        assert_eq!(mib(130, 108, 94), (94, 670));
+        assert_eq!(mib(80, 108, 44), (44, 720));
     }
 
     #[test]
