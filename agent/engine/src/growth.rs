@@ -405,11 +405,16 @@ impl Growth {
     }
 
     /// The growth that uses up the headroom first, and the nanoseconds that this takes; `None` where no growth lasts so
-    /// long: each is taken to go on for `lasts` times as long as it was seen, unless it has ended.
-    pub fn exhausts(&self, headroom: Headroom, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
+    /// long: one that was seen for some nanoseconds is taken to go on for `lasts`, unless it has ended.
+    pub fn exhausts(
+        &self,
+        headroom: Headroom,
+        noise: u64,
+        lasts: impl Fn(u64) -> u64,
+    ) -> Option<(u64, Grown)> {
         let ends = self.windows(noise).filter_map(|grown| {
             let time = grown.exhausts(headroom);
-            (time <= grown.elapsed.saturating_mul(lasts)).then_some((time, grown))
+            (time <= lasts(grown.elapsed)).then_some((time, grown))
         });
         // It compares windows: only those that last long enough are looked at.
         let ends = ends.filter(|(_, grown)| !self.has_ended(*grown));
@@ -476,8 +481,11 @@ mod tests {
     use crate::units::MS;
 
     const MIB: u64 = 1 << 20;
-    const LASTS: u64 = 16;
     const NOISE: u64 = MIB;
+
+    fn lasts(elapsed: u64) -> u64 {
+        elapsed.saturating_mul(16)
+    }
 
     fn immediate(mib: u64) -> Headroom {
         Headroom {
@@ -506,7 +514,7 @@ mod tests {
     #[test]
     fn a_steady_growth_tells_when_it_ends() {
         let (end, grown) = steady(20, 3000)
-            .exhausts(immediate(100), MIB, LASTS)
+            .exhausts(immediate(100), MIB, lasts)
             .unwrap();
         assert!((4900 * MS..5100 * MS).contains(&end), "{end} {grown:?}");
         let speed = grown.per_second() / MIB;
@@ -522,7 +530,7 @@ mod tests {
                 let steps = (t - 100) / 500 * step;
                 growth.observe(sample(1 + t * MS, (100 + steps) * MIB), NOISE);
             }
-            growth.exhausts(immediate(50), MIB, LASTS).is_some()
+            growth.exhausts(immediate(50), MIB, lasts).is_some()
         };
         assert!(ends(1, 0) && ends(100, 0));
         assert!(!ends(600, 0) && !ends(2000, 0));
@@ -533,9 +541,9 @@ mod tests {
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
         growth.observe(sample(1001 * MS, MIB), NOISE);
-        assert_eq!(growth.exhausts(immediate(100), MIB, LASTS), None);
+        assert_eq!(growth.exhausts(immediate(100), MIB, lasts), None);
         growth.observe(sample(1002 * MS, 8 * MIB), NOISE);
-        let (end, _) = growth.exhausts(immediate(100), MIB, LASTS).unwrap();
+        let (end, _) = growth.exhausts(immediate(100), MIB, lasts).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
 
@@ -544,10 +552,10 @@ mod tests {
         let mut growth = Growth::default();
         growth.observe(sample(1, 500 * MIB), NOISE);
         growth.observe(sample(SECOND, 400 * MIB), NOISE);
-        assert_eq!(growth.exhausts(immediate(1), 1, LASTS), None);
+        assert_eq!(growth.exhausts(immediate(1), 1, lasts), None);
         growth.observe(sample(2 * SECOND, 401 * MIB), NOISE);
-        assert_eq!(growth.exhausts(immediate(1), 2 * MIB, LASTS), None);
-        assert!(growth.exhausts(immediate(1), MIB, LASTS).is_some());
+        assert_eq!(growth.exhausts(immediate(1), 2 * MIB, lasts), None);
+        assert!(growth.exhausts(immediate(1), MIB, lasts).is_some());
     }
 
     /// Behind a drop the growth that goes on is seen by the windows that begin after it.
@@ -558,7 +566,7 @@ mod tests {
         for t in 0..200 {
             growth.observe(sample(1 + from + t * MS, base + t * MIB / 10), NOISE);
         }
-        let (_, grown) = growth.exhausts(immediate(50), MIB, LASTS).unwrap();
+        let (_, grown) = growth.exhausts(immediate(50), MIB, lasts).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
     }
 
@@ -571,11 +579,11 @@ mod tests {
         };
         // Slower than what comes: all of it is there in time.
         let (end, _) = steady(16, 8000)
-            .exhausts(headroom(160), MIB, LASTS)
+            .exhausts(headroom(160), MIB, lasts)
             .unwrap();
         assert!((9 * SECOND..11 * SECOND).contains(&end), "{end}");
         let (end, _) = steady(320, 1000)
-            .exhausts(headroom(160), MIB, LASTS)
+            .exhausts(headroom(160), MIB, lasts)
             .unwrap();
         assert_eq!(end, 0);
     }
@@ -603,7 +611,7 @@ mod tests {
                     NOISE,
                 );
             }
-            growth.exhausts(headroom, 1, LASTS).map(|(end, _)| end / MS)
+            growth.exhausts(headroom, 1, lasts).map(|(end, _)| end / MS)
         };
         // Inodes and dentries of small files.
         assert_eq!(end(40, 40), None);
@@ -650,7 +658,7 @@ mod tests {
                 );
             }
             growth
-                .exhausts(immediate(30), 6 * MIB, LASTS)
+                .exhausts(immediate(30), 6 * MIB, lasts)
                 .map(|(end, _)| end)
         };
         // Page cache: it is listed a look later.
@@ -684,7 +692,7 @@ mod tests {
         fn a_growth_that_lasts_is_foretold(speed in 1_u64..4000, seen_ms in 700_u64..3000) {
             let growth = steady(speed, seen_ms);
             let headroom = immediate(speed);
-            let (end, _) = growth.exhausts(headroom, 1, LASTS).expect("it is heading there");
+            let (end, _) = growth.exhausts(headroom, 1, lasts).expect("it is heading there");
             prop_assert!((750 * MS..=1250 * MS).contains(&end), "{end}");
         }
 
@@ -698,7 +706,7 @@ mod tests {
             let (immediate, deferred, deferred_per_second) = headroom;
             for (time, amount) in samples {
                 growth.observe(sample(time, amount), NOISE);
-                let _ = growth.exhausts(Headroom { immediate, deferred, deferred_per_second, swap: deferred }, noise, LASTS);
+                let _ = growth.exhausts(Headroom { immediate, deferred, deferred_per_second, swap: deferred }, noise, lasts);
             }
         }
     }

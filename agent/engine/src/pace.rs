@@ -28,6 +28,9 @@ const STEADY: u64 = 1 << 20;
 /// less: a quarter of what is left has gone then.
 const EXTRAPOLATION: u64 = 16;
 const PIDS_EXTRAPOLATION: u64 = 4;
+/// That of memory is taken to go on for as long as it was seen where it leaves more time than this, in nanoseconds: it may
+/// end before.
+const UNCERTAIN_NS: u64 = SECOND / 2;
 /// Usage counts as shrinking if it is less than this long ago.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
 /// Where only page cache is missing that has to be written first, and a growth waits for the writeback, it is urgent so late:
@@ -400,10 +403,7 @@ impl PaceInputs {
         let Some(ripe) = pace.ripe_at(self.profile) else {
             return Decision::Calm;
         };
-        let needed = match pace.is_resolving(self.now) {
-            true => seen.resolved.max(seen.threshold),
-            false => seen.threshold,
-        };
+        let needed = seen.needed(pace.is_resolving(self.now));
         let deficit = needed.saturating_sub(seen.available);
         if self.pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
@@ -500,9 +500,9 @@ impl PaceInputs {
             return None;
         }
         let noise = seen.noise(pace.is_met());
-        let (end, grown) =
-            pace.growth
-                .exhausts(seen.usable(), noise, self.profile.extrapolation())?;
+        let (end, grown) = pace
+            .growth
+            .exhausts(seen.usable(), noise, |seen| self.profile.lasts(seen))?;
         let within = match (self.is_for_growers(), seen.awaits_writeback) {
             (true, true) => LAST_MOMENT_NS,
             (true, false) => SLOW_RETURN_NS,
@@ -521,7 +521,10 @@ impl PaceInputs {
 
 /// The shortest window, in nanoseconds, over which growth of memory was seen that uses up the headroom in `exhausted_in`.
 pub(crate) fn shortest_window(exhausted_in: u64) -> u64 {
-    exhausted_in / EXTRAPOLATION
+    match exhausted_in > UNCERTAIN_NS {
+        true => exhausted_in,
+        false => exhausted_in / EXTRAPOLATION,
+    }
 }
 
 /// How a decision is made, and how long something has to be short before a pod goes that is not urgent.
@@ -566,11 +569,15 @@ impl PaceProfile {
         }
     }
 
-    /// A growth is taken to go on for so many times as long as it was seen.
-    fn extrapolation(self) -> u64 {
+    /// For how long, in nanoseconds, a growth is taken to go on that was seen for so many.
+    fn lasts(self, seen: u64) -> u64 {
         match self {
-            Self::Pids => PIDS_EXTRAPOLATION,
-            Self::Sustained | Self::Immediate | Self::Soft => EXTRAPOLATION,
+            Self::Pids => seen.saturating_mul(PIDS_EXTRAPOLATION),
+            Self::Immediate | Self::Soft => seen.saturating_mul(EXTRAPOLATION),
+            Self::Sustained => {
+                let soon = seen.saturating_mul(EXTRAPOLATION).min(UNCERTAIN_NS);
+                soon.max(seen)
+            }
         }
     }
 }

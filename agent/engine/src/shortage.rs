@@ -24,7 +24,7 @@ const AWAITED: u64 = 200 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shortage {
-    /// Amount that is available by the kubelet's count.
+    /// Amount that is available by the kubelet's count; on the machine no more than the guard leaves.
     pub available: u64,
     /// Threshold: it is met while less than this is available.
     pub threshold: u64,
@@ -81,9 +81,17 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Whether the kubelet finds the threshold met; `was_met`: it did at the look before.
-    pub fn is_met(&self, was_met: bool) -> bool {
-        self.available < self.threshold || (was_met && self.available < self.resolved)
+    /// Amount that must be available for the threshold not to be met; `resolves`: the minimum reclaim counts.
+    pub(crate) fn needed(&self, resolves: bool) -> u64 {
+        match resolves {
+            true => self.resolved.max(self.threshold),
+            false => self.threshold,
+        }
+    }
+
+    /// Whether the kubelet finds the threshold met; `resolves`: the minimum reclaim counts.
+    pub fn is_met(&self, resolves: bool) -> bool {
+        self.available < self.needed(resolves)
     }
 
     /// The headroom, with no more swap than there is to be swapped out.
@@ -94,16 +102,17 @@ impl Shortage {
         }
     }
 
-    /// Whether so little is left that its end may be urgent. Above the threshold page cache that has to be written first is
-    /// enough where there is twice as much of it, and what grows waits for the writeback.
+    /// Whether so little is left that its end may be urgent. Where what grows waits for the writeback it is not while what
+    /// is left once the page cache is written is twice the guard's amount and [`AWAITED`]; on the active list that page cache
+    /// meets the threshold by itself.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
-        let immediate = self.headroom.immediate;
-        if is_met {
-            return immediate < self.threshold;
-        }
+        let least = match is_met {
+            true => self.threshold,
+            false => self.guard_amount,
+        };
         let enough = (2 * self.guard_amount).max(AWAITED);
         let is_awaited = self.awaits_writeback && self.written() >= enough;
-        immediate < self.guard_amount && !is_awaited
+        self.headroom.immediate < least && !is_awaited
     }
 
     /// Whether it is close for page cache alone that has to be written first: the kubelet finds enough, and so does the
