@@ -7,7 +7,7 @@ use crate::units::SECOND;
 /// Nanoseconds after which a kill by the manager counts as done even if the fast path has not heard of it.
 const KILL_NS: u64 = SECOND;
 /// Nanoseconds for which a pod is not chosen again after the kernel has refused SIGKILL for it.
-const REFUSED_NS: u64 = 60 * SECOND;
+pub(crate) const REFUSED_NS: u64 = 60 * SECOND;
 
 /// What has happened to one pod since it runs. All entries of a pod share one, so that nothing is lost when its entry
 /// is made anew.

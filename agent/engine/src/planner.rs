@@ -17,7 +17,7 @@ mod updates;
 mod usage_growth;
 mod victim;
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use super::{
     CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Layout,
@@ -122,9 +122,10 @@ impl Planner {
             // A pod that exceeds its own limits goes first, and the kubelet waits for what that brings.
             Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
-                let first = due.get(..1).unwrap_or_default();
-                let waits = |t: &Threshold| self.waits_as_kubelet(now, t.is_hard());
-                let first = if first.iter().any(waits) { &[] } else { first };
+                let mut free = due
+                    .iter()
+                    .filter(|t| !self.waits_as_kubelet(now, t.is_hard()));
+                let first = free.next().map(slice::from_ref).unwrap_or_default();
                 plan.node_reclaim = self.node_reclaim(first);
                 if plan.node_reclaim.is_empty() {
                     plan.evictions = self.evictions(now, node, first);
@@ -210,7 +211,7 @@ impl Planner {
     fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
         let (paces, mode) = (&self.paces, self.settings.mode);
         let resolves = |threshold: &Threshold| paces.resolves(threshold, mode, now);
-        self.pressure.update(now, observations, resolves)
+        self.pressure.update(now, mode, observations, resolves)
     }
 
     /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:
@@ -309,7 +310,7 @@ impl Planner {
             // A pod that would be asked to end at this very look.
             evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
-            let chosen = std::slice::from_ref(evictions.push_mut(chosen));
+            let chosen = slice::from_ref(evictions.push_mut(chosen));
             self.recreations.remember(now, node, chosen, condition);
             self.pending.remember(now, node, &self.settings, chosen);
             self.note_eviction(now, threshold.signal, threshold.is_hard());

@@ -97,6 +97,10 @@ pub(super) fn read(path: &Path, document: Value) -> Result<Scenario, CommandErro
         .enumerate()
         .map(read)
         .collect::<Result<_, _>>()?;
+    if let Some(step) = steps.first().filter(|step| step.now < 0) {
+        let reason = format!("steps[0].t: {}: must not be below zero", step.t);
+        return Err(invalid(path, reason));
+    }
     for (i, (before, step)) in steps.iter().zip(steps.iter().skip(1)).enumerate() {
         if step.now < before.now {
             let (i, t, before) = (i + 1, &step.t, &before.t);

@@ -50,7 +50,13 @@ fn told(node: &mut Node, signal: Signal, available: i64) -> Planner {
     let mut planner = planner(Mode::Evictd, everything());
     node.observe(signal, available, 2);
     let dip = node.snapshot();
-    planner.note_fastpath_eviction(2 * SECOND, dip, "bomb", Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(
+        2 * SECOND,
+        dip,
+        "bomb",
+        Signal::MemoryAvailable,
+        KillOutcome::Killed,
+    );
     planner
 }
 
@@ -139,7 +145,13 @@ fn a_kill_counts_as_soon_as_it_is_seen() {
     assert_eq!(evicted(&mut planner, 2, &node), [""; 0], "it is awaited");
     // All of it has come, and others need more.
     node.observe(signal, 999, 3);
-    planner.note_fastpath_eviction(3 * SECOND, node.snapshot(), "bomb", Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(
+        3 * SECOND,
+        node.snapshot(),
+        "bomb",
+        Signal::MemoryAvailable,
+        KillOutcome::Killed,
+    );
     node.pods.remove(0);
     assert_eq!(evicted(&mut planner, 3, &node), [""; 0], "one is missing");
     node.observe(signal, 998, 4);
@@ -230,7 +242,13 @@ fn a_pod_that_is_not_known_spares_none() {
     node.processes("late", 1);
     let change = |pod: &mut Pod| pod.priority = -1;
     node = node.that(change);
-    planner.note_fastpath_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(
+        3 * SECOND,
+        node.snapshot(),
+        "gone",
+        Signal::MemoryAvailable,
+        KillOutcome::Killed,
+    );
     let rounds: &[Round] = &[(39, 300, &[]), (50, 300, &["late"])];
     plays(&mut planner, &mut node, Signal::PidAvailable, rounds);
 }

@@ -119,6 +119,7 @@ fn bad_input_is_named() {
         /pods | 7 | pods: must be a PodList
         /steps/0 | {t: 1, sumary: {}} | steps[0].sumary: unknown field
         /steps | [{t: 2}, {t: 3}, {t: 1}] | steps[2].t: 1: is before 3, the time of the last step
+        /steps | [{t: -1}, {t: 3}] | steps[0].t: -1: must not be below zero
         / | {steps: [], podz: []} | podz: unknown field
         /config | {evictionHrad: {}} | config.evictionHrad: unknown field
         /config/evictionPressureTransitionPeriodSeconds | -1 | config.evictionPressureTransitionPeriodSeconds: -1: must be a whole number of seconds

@@ -14,10 +14,11 @@ pub enum EvictionKind {
     /// The same, and the pod makes the growth: where the node's rate exempts those, it does not hold it back
     /// ([`EvictionLimiter::is_beyond_rate`]).
     Grower,
-    /// For a shortage of the node at the kubelet's pace: the fleet brake and policies that are awaited hold it back.
+    /// For a shortage of the node at the kubelet's pace: the fleet brake, and policies and thresholds that are awaited, hold
+    /// it back.
     Paced,
-    /// For a shortage of the node as `mode: kubelet` sees it, which knows no urgency: the fleet brake alone holds it
-    /// back, since a fork bomb does not wait for policies.
+    /// For a shortage of the node as `mode: kubelet` sees it, which knows no urgency: the fleet brake and thresholds that are
+    /// awaited hold it back, but no policies, since a fork bomb does not wait for them.
     AsKubelet,
     /// Above a limit of its own: the node's rate, which bounds what a shortage of the node takes, does not hold it back.
     OwnLimit,

@@ -37,8 +37,8 @@ impl Planner {
             _ if pod.may_be_over => CandidateState::Terminating,
             // In vain, and again as soon as the kubelet has started it.
             _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
+            _ if self.pending.is_refused(&pod.uid) => CandidateState::Unavailable,
             Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
-            Mode::Kubelet if self.pending.is_refused(&pod.uid) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }
     }

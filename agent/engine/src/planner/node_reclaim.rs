@@ -8,6 +8,7 @@ use super::{
     unsigned_ns,
 };
 use crate::{
+    model::settings::Mode,
     node_reclaim::ReclaimBy,
     units::{MS, SECOND, nanos},
 };
@@ -152,7 +153,7 @@ impl Planner {
 
     /// What a reclaim would bring may come too late for a hard threshold: pods use up all that is left within a moment,
     /// or less than half of it is left while it is not known when the kubelet looks, or next to nothing while the runtime is
-    /// at work.
+    /// at work, and in the kubelet's mode.
     fn cannot_wait(
         &self,
         now: i64,
@@ -168,8 +169,10 @@ impl Planner {
             let left = u64::try_from(seen.available).unwrap_or(0);
             let amount = threshold.amount(seen.capacity);
             match reclaim.by {
-                ReclaimBy::Runtime => amount > 0 && left <= nothing.min(amount / NOTHING_LEFT),
-                ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
+                ReclaimBy::Kubelet | ReclaimBy::None if self.settings.mode == Mode::Evictd => {
+                    left < amount / 2
+                }
+                _ => amount > 0 && left <= nothing.min(amount / NOTHING_LEFT),
             }
         };
         // A burst that has met the threshold and is over by then is no growth.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{
     EvictionDecision, Observation, Observations, PlannerSettings, Resource, RestoredPending,
-    Signal, Snapshot, Threshold, kubelet_times::POD_CLEANUP_NS, pending::Pending,
-    record::SignalUse, units::signed,
+    Signal, Snapshot, Threshold, eviction_state::REFUSED_NS, kubelet_times::POD_CLEANUP_NS,
+    pending::Pending, record::SignalUse, units::signed,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -60,8 +60,8 @@ struct PendingVictim {
     is_dead: bool,
     /// Whether the kill was seen, and the report of the fast path has not come yet.
     is_unreported: bool,
-    /// SIGKILL was refused.
-    gives_nothing: bool,
+    /// The kernel has refused SIGKILL.
+    is_refused: bool,
     /// Entry from before a hard choice of a pod that was asked to end.
     requested_before: Option<Box<Self>>,
     /// Amounts expected back, for each signal that was seen: what a pod is evicted for is not all that its end brings.
@@ -81,6 +81,9 @@ struct Expected {
     /// The least that was available since the victim was chosen, and the most by which more was available after it.
     lowest: i64,
     risen: u64,
+    /// What was available at the last look, and the most that others have used up between two looks.
+    last: i64,
+    fallen: u64,
 }
 
 impl PendingVictims {
@@ -260,6 +263,13 @@ impl PendingVictims {
         }
         self.victims
             .retain(|_, victim| !victim.is_dead || !is_over(victim));
+        let may_be_asked = |victim: &PendingVictim| {
+            victim.is_refused && now >= victim.end.saturating_add(signed(REFUSED_NS))
+        };
+        let again: Vec<String> = (self.victims.iter())
+            .filter_map(|(uid, victim)| may_be_asked(victim).then(|| uid.clone()))
+            .collect();
+        again.iter().for_each(|uid| self.forget(uid));
     }
 
     /// Computes what each victim has given back of what a signal watches, of which so much is available. A rise is of one
@@ -267,7 +277,7 @@ impl PendingVictims {
     /// came, and then it counts as not come; but not where all of a victim's had come, or it was late.
     fn note_come(&mut self, now: i64, signal: Signal, available: i64) {
         let mut victims: Vec<&mut PendingVictim> = self.victims.values_mut().collect();
-        victims.sort_by_key(|v| (!v.is_dead, v.gives_nothing || v.is_requested, v.end));
+        victims.sort_by_key(|v| (!v.is_dead, v.is_refused || v.is_requested, v.end));
         let (mut of_others, mut for_good) = (0, 0);
         for victim in victims {
             let is_late = now >= victim.deadline(signal.resource());
@@ -309,6 +319,8 @@ impl PendingVictims {
             come: 0,
             lowest: freed.available,
             risen: 0,
+            last: freed.available,
+            fallen: 0,
         }
     }
 
@@ -323,7 +335,8 @@ impl PendingVictims {
     /// The UIDs of those that have processes although their time is over; each once.
     pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
         let stuck = |(uid, victim): (&String, &mut PendingVictim)| {
-            let is_new = !victim.is_dead && !victim.is_stuck_reported && now >= victim.stuck_at();
+            let is_told = victim.is_stuck_reported || victim.is_refused;
+            let is_new = !victim.is_dead && !is_told && now >= victim.stuck_at();
             victim.is_stuck_reported |= is_new;
             is_new.then(|| uid.clone())
         };
@@ -351,10 +364,10 @@ impl PendingVictims {
         self.victims.clear();
     }
 
-    /// A pod lives on, and is left alone: its end is not expected.
-    pub(super) fn expect_nothing(&mut self, uid: &str) {
+    /// The kernel has refused SIGKILL for a pod: its end is not expected, and it is not chosen again for a while.
+    pub(super) fn mark_refused(&mut self, uid: &str) {
         if let Some(victim) = self.victims.get_mut(uid) {
-            victim.gives_nothing = true;
+            victim.is_refused = true;
         }
     }
 
@@ -386,9 +399,9 @@ impl PendingVictims {
         self.living(uid).is_some_and(|victim| victim.is_requested)
     }
 
-    /// Whether the kernel has refused to kill a pod.
+    /// Whether the kernel has refused to kill a pod, not long ago.
     pub(super) fn is_refused(&self, uid: &str) -> bool {
-        self.living(uid).is_some_and(|victim| victim.gives_nothing)
+        self.living(uid).is_some_and(|victim| victim.is_refused)
     }
 
     /// Whether the kubelet would still wait for the end of a victim and for the removal of its files
@@ -396,7 +409,7 @@ impl PendingVictims {
     pub(super) fn awaits_cleanup(&self, now: i64, is_hard: bool) -> bool {
         let is_awaited = |victim: &PendingVictim| match victim.is_dead {
             true => victim.awaits_files(),
-            false => !(victim.gives_nothing || is_hard && victim.is_requested),
+            false => !(victim.is_refused || is_hard && victim.is_requested),
         };
         let mut victims = self.victims.values();
         victims.any(|v| now < v.end.saturating_add(FILES_DEADLINE_NANOS) && is_awaited(v))
@@ -416,7 +429,7 @@ impl PendingVictims {
         let counts = |victim: &PendingVictim| {
             let waits = !threshold.is_hard() || !victim.is_requested || victim.is_dead;
             let is_stuck = !victim.is_dead && now >= victim.stuck_at();
-            waits && !victim.gives_nothing && !is_stuck && now < victim.deadline(resource)
+            waits && !victim.is_refused && !is_stuck && now < victim.deadline(resource)
         };
         let on_their_way = self.victims.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {
@@ -441,7 +454,8 @@ impl PendingVictims {
 }
 
 impl Expected {
-    /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few.
+    /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few, or others
+    /// use up as much meanwhile.
     fn has_come(&mut self, seen: &Observations) -> Option<bool> {
         let resource = self.signal.resource();
         let (_, least) = TELLING.iter().find(|(one, _)| *one == resource)?;
@@ -454,11 +468,19 @@ impl Expected {
             return None;
         }
         self.lowest = self.lowest.min(available);
-        let rise = available.saturating_sub(self.lowest);
-        self.risen = self.risen.max(u64::try_from(rise).unwrap_or(0));
-        let has_come = self.risen > self.usage / COME_PART;
-        let is_small = signed(self.usage) < capacity / TELLING_PART;
-        (!(has_come && is_small)).then_some(has_come)
+        let amount = |difference: i64| u64::try_from(difference).unwrap_or(0);
+        self.risen = self
+            .risen
+            .max(amount(available.saturating_sub(self.lowest)));
+        let before = std::mem::replace(&mut self.last, available);
+        self.fallen = self.fallen.max(amount(before.saturating_sub(available)));
+        let part = self.usage / COME_PART;
+        let has_come = self.risen > part;
+        let is_told = match has_come {
+            true => signed(self.usage) >= capacity / TELLING_PART,
+            false => self.fallen <= part,
+        };
+        is_told.then_some(has_come)
     }
 }
 
@@ -471,7 +493,7 @@ impl PendingVictim {
             is_stuck_reported: false,
             is_dead: false,
             is_unreported: false,
-            gives_nothing: false,
+            is_refused: false,
             requested_before: None,
             expected: Vec::new(),
         }

@@ -74,9 +74,8 @@ impl Planner {
             KillOutcome::Killed => return,
             // It counts as a victim until the pressure is over.
             KillOutcome::Shadow => {}
-            // It is not chosen again, and gives nothing back.
             KillOutcome::Refused(_) => {
-                self.pending.expect_nothing(uid);
+                self.pending.mark_refused(uid);
                 self.choices.take_back(uid, true, &mut self.paces);
             }
         }
@@ -133,10 +132,12 @@ impl Planner {
     }
 
     /// A pod that is being deleted, for whatever reason, has ended: the kubelet removes its files, and no other pod goes for
-    /// them meanwhile.
+    /// them meanwhile. The kubelet itself waits for none but its own victims.
     pub fn note_end_of_deleted(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
-        self.pending
-            .remember_deleted(now, node, &self.settings, uid);
+        if self.settings.mode == Mode::Evictd {
+            self.pending
+                .remember_deleted(now, node, &self.settings, uid);
+        }
     }
 
     /// The kubelet has evicted a pod, for a resource that is short or (`None`) for a limit of the pod's own. It is a
@@ -156,19 +157,23 @@ impl Planner {
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the
     /// condition holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's
-    /// own.
+    /// own. Where the kernel has refused SIGKILL no pod was evicted.
     pub fn note_fastpath_eviction(
         &mut self,
         now: i64,
         dip: Snapshot<'_>,
         uid: &str,
         signal: Signal,
+        outcome: KillOutcome,
     ) {
         // The due thresholds are dropped: the fast path acts on them.
         self.update_pressure(now, dip.observations);
-        self.note_eviction(now, signal, true);
         self.pending
             .remember_reported(now, dip, &self.settings, uid);
+        if matches!(outcome, KillOutcome::Refused(_)) {
+            return self.pending.mark_refused(uid);
+        }
+        self.note_eviction(now, signal, true);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;
         };

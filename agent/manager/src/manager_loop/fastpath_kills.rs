@@ -170,7 +170,8 @@ impl ManagerLoop {
         }
         let node = self.node.with_ended(&dip);
         let now = signed(monotonic_ns());
-        self.planner.note_fastpath_eviction(now, node, uid, signal);
+        self.planner
+            .note_fastpath_eviction(now, node, uid, signal, outcome);
         self.planner.note_outcome(uid, outcome);
         if outcome == KillOutcome::Killed {
             self.node.usage_collector.forget_files(uid);

@@ -2,7 +2,9 @@
 
 use evictd_engine::{
     ContainerUsage, Message, Observation, Observations, PodUsage, Threshold, hard_threshold,
-    message, units::signed,
+    message,
+    model::{quantity::Quantity, threshold::ThresholdValue},
+    units::signed,
 };
 use evictd_fastpath::EvictionReport;
 
@@ -37,9 +39,16 @@ impl MessageBuilder {
         };
         // The fast path watches only what has a threshold.
         let hard = hard_threshold(&self.thresholds, evicted.signal, seen.capacity);
-        let Some(threshold) = hard else {
+        let Some(configured) = hard else {
             return Message::default();
         };
+        // One that could never be kept is cut to the scope's capacity.
+        let in_force = Threshold {
+            value: ThresholdValue::Quantity(Quantity::bytes(evicted.threshold)),
+            ..configured.clone()
+        };
+        let is_cut = evicted.threshold < configured.amount(seen.capacity);
+        let threshold = if is_cut { &in_force } else { configured };
         message::resource_is_short(threshold, pod, Some(&usage), &observations)
     }
 }

@@ -213,6 +213,50 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
     assert_eq!(node.look(at + 10 * SECOND).evictions.len(), 1);
 }
 
+/// It is no eviction, and the pod is not called stuck.
+#[test]
+fn a_pod_for_which_sigkill_is_refused_is_chosen_again_after_a_minute() {
+    let refused = KillOutcome::Refused(1);
+    for mode in [Mode::Evictd, Mode::Kubelet] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.planner.settings.mode = mode;
+        node.pod("files", [500, 0, 1]);
+        node.see(DISK, 900);
+        let mut asked = Vec::new();
+        for second in 1..=130 {
+            let plan = node.look(second * SECOND);
+            assert!(plan.stuck.is_empty());
+            for _ in &plan.evictions {
+                asked.push(second);
+                node.planner.note_outcome("files", refused);
+            }
+        }
+        // A minute, and the second of a hard eviction.
+        assert_eq!(asked, [1, 62, 123], "{mode:?}");
+    }
+    // The fast path has asked: the pod may go for nothing else.
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    node.pod("files", [500, 0, 1]);
+    node.see(DISK, 900);
+    let dip = Snapshot {
+        observations: &node.observations,
+        pods: &node.pods,
+        usages: &node.usages,
+        bounds: node.bounds,
+    };
+    let signal = Signal::MemoryAvailable;
+    node.planner
+        .note_fastpath_eviction(SECOND, dip, "files", signal, refused);
+    assert!(
+        node.planner
+            .paces
+            .of_resource(Resource::Memory)
+            .all(|p| p.last_eviction().is_none())
+    );
+    assert!(node.look(2 * SECOND).evictions.is_empty());
+    assert_eq!(node.look(61 * SECOND).evictions.len(), 1);
+}
+
 /// A pod that was asked is chosen at a hard threshold and may not be killed after all: it is still asked.
 #[test]
 fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
@@ -385,30 +429,78 @@ fn the_kubelets_mode_waits_for_its_victim() {
     }
 }
 
-/// Another client deletes a pod, and its object is published again and again while the kubelet removes its files.
+/// Another client deletes a pod, and its object is published again and again while the kubelet removes its files. The
+/// kubelet waits for none that it has not evicted.
 // R43
 #[test]
 fn files_of_a_pod_that_is_deleted_are_waited_for_once() {
-    let mut node = Node::new(vec![hard(DISK, 1000)], false);
-    node.pod("deleted", [900, 0, 1]);
-    node.pod("next", [500, 0, 1]);
-    node.see(DISK, 1100);
-    node.look(SECOND);
-    let (all, deleted) = (node.pods.clone(), 5 * SECOND);
-    node.pods.remove(0);
-    node.see(DISK, 900);
-    let mut goes = |second: &i64| {
-        let seen = Snapshot {
-            observations: &node.observations,
-            pods: &all,
-            usages: &node.usages,
-            bounds: node.bounds,
+    for (mode, goes_at) in [(Mode::Evictd, 35), (Mode::Kubelet, 5)] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.planner.settings.mode = mode;
+        node.pod("deleted", [900, 0, 1]);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 1100);
+        node.look(SECOND);
+        let (all, deleted) = (node.pods.clone(), 5 * SECOND);
+        node.pods.remove(0);
+        node.see(DISK, 900);
+        let mut goes = |second: &i64| {
+            let seen = Snapshot {
+                observations: &node.observations,
+                pods: &all,
+                usages: &node.usages,
+                bounds: node.bounds,
+            };
+            let at = deleted.max(second * SECOND);
+            node.planner.note_end_of_deleted(at, seen, "deleted");
+            !node.look(second * SECOND).evictions.is_empty()
         };
-        let at = deleted.max(second * SECOND);
-        node.planner.note_end_of_deleted(at, seen, "deleted");
-        !node.look(second * SECOND).evictions.is_empty()
-    };
-    assert_eq!((5..60).find(&mut goes), Some(35));
+        assert_eq!((5..60).find(&mut goes), Some(goes_at), "{mode:?}");
+    }
+}
+
+/// The kubelet removes them at once, but the pod that goes last writes more than that between two looks.
+// R43
+#[test]
+fn what_a_writer_uses_up_is_no_sign_that_files_stay() {
+    let mut node = Node::new(vec![hard(DISK, 100 << 30)], false);
+    for name in ["a", "b", "c", "d", "e"] {
+        node.pod(name, [20 << 20, 0, 1]);
+    }
+    node.pod("writer", [50 << 30, 0, 1]);
+    node.pods[5].priority = 100;
+    let mut left = 99 << 30;
+    for look in 4..220 {
+        left -= 25 << 20;
+        node.see(DISK, left);
+        let plan = node.look(look * SECOND / 4);
+        assert!(!plan.files_stay);
+        for eviction in &plan.evictions {
+            node.pods.retain(|pod| pod.uid != eviction.uid);
+            left += 20 << 20;
+        }
+    }
+    assert_eq!(node.pods.len(), 0);
+}
+
+/// The one that was asked takes its time.
+// R43
+#[test]
+fn in_the_kubelets_mode_a_hard_threshold_does_not_wait_for_a_soft_one() {
+    let memory = Signal::MemoryAvailable;
+    let mut node = Node::new(vec![soft(memory, 1000), hard(DISK, 1000)], false);
+    node.planner.settings.mode = Mode::Kubelet;
+    node.pod("asked", [0, 0, 1]);
+    node.usages.get_mut("asked").unwrap().memory_working_set = Some(100);
+    node.pod("files", [500, 0, 1]);
+    node.see(memory, 900);
+    node.see(DISK, 2000);
+    node.look(SECOND);
+    let plan = node.look(3 * SECOND);
+    assert_eq!(chosen(&plan.evictions), [("asked", memory)]);
+    node.see(DISK, 900);
+    let plan = node.look(15 * SECOND);
+    assert_eq!(chosen(&plan.evictions), [("files", DISK)]);
 }
 
 /// Two victims of an earlier agent, and of long ago: what they had has come back since, and was used up by others.
@@ -461,16 +553,22 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
     }
 }
 
-/// `statfs` answers late, or not for long.
+/// `statfs` answers late, or not for long. The kubelet forgets at once what it does not see.
 // R5
 #[test]
 fn a_late_answer_begins_no_grace_period_anew() {
-    for (unseen, due_at) in [(2..4, 11), (2..9, 19)] {
+    let (evictd, kubelet) = (Mode::Evictd, Mode::Kubelet);
+    for (mode, unseen, forgotten, due_at) in [
+        (evictd, 2..4, 0..0, 11),
+        (evictd, 2..9, 7..9, 19),
+        (kubelet, 2..4, 2..4, 14),
+    ] {
         let threshold = Threshold {
             grace_period: Duration::from_secs(10),
             ..hard(DISK, 1000)
         };
         let mut node = Node::new(vec![threshold.clone()], false);
+        node.planner.settings.mode = mode;
         node.pod("files", [500, 0, 1]);
         let due = (1..30).find(|second| {
             match unseen.contains(second) {
@@ -478,10 +576,8 @@ fn a_late_answer_begins_no_grace_period_anew() {
                 false => node.see(DISK, 900),
             }
             let evicts = !node.look(second * SECOND).evictions.is_empty();
-            assert_eq!(
-                node.planner.is_pressed(&threshold),
-                !(7..9).contains(second) || due_at == 11
-            );
+            let is_pressed = node.planner.is_pressed(&threshold);
+            assert_eq!(is_pressed, !forgotten.contains(second));
             evicts
         });
         assert_eq!(due, Some(due_at));
