@@ -105,6 +105,9 @@ fn install_linker() -> Result<()> {
             BPF_LINKER_VERSION,
         ])
         .args(["--no-default-features", "--features", "llvm-22"])
+        // LLVM does the work, and is compiled already.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("LLVM_PREFIX", LLVM_PREFIX))
 }
 

@@ -17,8 +17,16 @@ use crate::{
 const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
 /// Not these: there the kernel's program kills in the task that charges.
 const NOT_ALONE: [&str; 1] = ["fastpath::guard"];
-/// A harness whose tests mostly sleep, and so many of them at a time.
-const MOSTLY_SLEEPS: (&str, &str) = ("fastpath::pace", "3");
+/// Harnesses whose tests mostly wait for intervals of seconds, and so many of them at a time.
+const MOSTLY_WAIT: [(&str, &str); 7] = [
+    ("fastpath::pace", "3"),
+    ("agent::manager_embedded", "4"),
+    ("agent::run_modes", "4"),
+    ("agent::run_stalled", "4"),
+    ("kube::manager", "4"),
+    ("kube::node", "4"),
+    ("kube::recreation", "4"),
+];
 /// The longest that run beside others, which begin first: none of them runs on by itself at the end.
 const LONGEST_FIRST: [&str; 11] = [
     "agent::manager_embedded",
@@ -141,8 +149,9 @@ fn run_harness(test: &Harness) -> Result<Ran> {
         .arg(&program.path)
         .current_dir(&program.package)
         .env("CARGO_MANIFEST_DIR", &program.package);
-    if test.title() == MOSTLY_SLEEPS.0 {
-        command.env("RUST_TEST_THREADS", MOSTLY_SLEEPS.1);
+    let title = test.title();
+    if let Some((_, threads)) = MOSTLY_WAIT.iter().find(|(name, _)| *name == title) {
+        command.env("RUST_TEST_THREADS", threads);
     }
     if !test.tests.is_empty() {
         command.arg("--exact").args(&test.tests);
@@ -150,7 +159,7 @@ fn run_harness(test: &Harness) -> Result<Ran> {
     let (begin, mut lines) = (Instant::now(), Vec::new());
     let status = run_and_read(&mut command, |line| lines.push(line.to_owned()))?;
     Ok(Ran {
-        title: test.title(),
+        title,
         program: program.title(),
         lines,
         status,
