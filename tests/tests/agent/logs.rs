@@ -109,9 +109,9 @@ fn a_log_that_is_not_read_costs_its_lines_only() {
     // It is read again, and has the lines that waited, and those that come.
     drop(unread);
     let dropped = || value(&shown, "evictd_log_lines_dropped_total");
-    let before = dropped();
     let lines = || agent.log().lines().count();
     assert!(until(SOON, || lines() > 1000), "{}", lines());
+    let before = dropped();
     files.change("shadow", json!(true));
     assert!(agent.says("has changed and is in force"));
     assert_eq!(dropped(), before);
