@@ -254,22 +254,6 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     assert_eq!(value(&address, counted), Some(said as u64));
 }
 
-// R4, R10: a kubelet without thresholds still holds pods to their own limits.
-#[test]
-fn without_a_threshold_pods_go_for_their_own_limits() {
-    let mut two = or_skip!(Two::on_disk("none", 128, 4096, "8Mi"));
-    two.files.config["evictionHard"] = json!({});
-    let [mut calm, _greedy] = two.forkers();
-    two.write("greedy", "data", 12);
-    let agent = two.files.start(&[]);
-    two.greedy_goes("emptydirfs.limit");
-    assert!(is_alive(&mut calm));
-    has(
-        &agent.log(),
-        &["pods are evicted only for their own local-storage limits"],
-    );
-}
-
 /// Above its own limit, and it cannot die: said once, and not evicted again.
 #[test]
 fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
@@ -656,16 +640,22 @@ fn a_pod_that_was_evicted_and_runs_again_can_be_evicted_again() {
     assert!(is_alive(&mut calm));
 }
 
-/// A pod above its own limit goes without any pressure on the node (`localStorageEviction`).
+/// A pod above its own limit goes without any pressure on the node (`localStorageEviction`), also where the kubelet has
+/// no threshold.
+// R4, R10
 #[test]
 fn a_pod_above_its_size_limit_is_evicted() {
-    let two = or_skip!(Two::on_disk("limit", 128, 4096, "8Mi"));
+    let mut two = or_skip!(Two::on_disk("limit", 128, 4096, "8Mi"));
+    two.files.config["evictionHard"] = json!({});
     let [mut calm, _greedy] = two.forkers();
     two.write("calm", "data", 4);
     two.write("greedy", "data", 12);
-    let _agent = two.files.start(&[]);
-    let eviction = two.evicted();
-    assert_eq!(eviction.name, "greedy");
+    let agent = two.files.start(&[]);
+    let eviction = two.greedy_goes("emptydirfs.limit");
+    has(
+        &agent.log(),
+        &["pods are evicted only for their own local-storage limits"],
+    );
     assert_eq!(
         eviction.message.trim_end(),
         "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\"."

@@ -233,8 +233,8 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
     let config = json!({"evictionHard": {
         "nodefs.available": "1Gi", "nodefs.inodesFree": "1000", "imagefs.available": "1Gi",
     }});
-    let goes = |split, left: [i64; 2], by, what: &[NodeReclaim]| {
-        let mut settings = settings(Mode::Evictd, config.clone());
+    let goes_in = |mode, split, left: [i64; 2], by, what: &[NodeReclaim]| {
+        let mut settings = settings(mode, config.clone());
         (
             settings.layout.dedicated_image_fs,
             settings.layout.split_image_fs,
@@ -255,6 +255,7 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
         let causes = evicted.into_iter().map(|eviction| eviction.cause);
         causes.collect::<Vec<_>>()
     };
+    let goes = |split, left, by, what: &[NodeReclaim]| goes_in(Mode::Evictd, split, left, by, what);
     let bytes = Cause::Pressure(Signal::NodeFsAvailable);
     let inodes = Cause::Pressure(Signal::NodeFsInodesFree);
     let all = &[Containers, Images][..];
@@ -265,6 +266,10 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
     // It is not known when the kubelet looks.
     assert_eq!(goes(false, [900, 501], kubelet, all), []);
     assert_eq!(goes(false, [500, 900], kubelet, all), [bytes]);
+    // The kubelet's mode waits until nothing is left.
+    let in_its_mode = |left| goes_in(Mode::Kubelet, false, [left, 2000], kubelet, all);
+    assert_eq!(in_its_mode(500), []);
+    assert_eq!(in_its_mode(0), [bytes]);
     // Images do not lie on this disk.
     assert_eq!(goes(true, [900, 2000], runtime, &[Containers]), []);
     assert_eq!(goes(true, [900, 2000], runtime, &[Images]), [bytes]);

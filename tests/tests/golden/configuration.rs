@@ -56,10 +56,3 @@ fn defaults_are_as_ever() {
     let least = json!({"cluster": {"nodeName": node_name}});
     assert_eq!(read(&least), read(&cluster));
 }
-
-#[test]
-fn an_unknown_field_is_refused() {
-    let refused = Config::from_values(json!({"evictionHart": {}}), None);
-    let refused = refused.unwrap_err().to_string();
-    begins(&refused, "evictionHart: unknown field");
-}
