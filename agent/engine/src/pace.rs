@@ -438,7 +438,7 @@ impl PaceInputs {
 
     /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision waits for that: another
     /// pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The threshold has
-    /// been met, perhaps by turns, since `met_by_turns_since`.
+    /// been met, perhaps by turns, since `met_by_turns_since`: each turn waits for a moment, for what was written in it.
     pub(crate) fn waits_for_usage_since(
         &self,
         urgency: Urgency,
@@ -450,8 +450,10 @@ impl PaceInputs {
             }
             _ => USAGE_WAIT_NS,
         };
-        let is_new = self.now < met_by_turns_since.saturating_add(lasts);
-        is_new.then(|| met_by_turns_since.saturating_sub(USAGE_AGE_NS))
+        let met_since = self.pace.met_since.unwrap_or(met_by_turns_since);
+        let until = met_by_turns_since.saturating_add(lasts);
+        let until = until.max(met_since.saturating_add(URGENT_USAGE_WAIT_NS));
+        (self.now < until).then(|| met_since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is

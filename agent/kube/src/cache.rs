@@ -44,6 +44,8 @@ pub struct ClusterCache {
     /// See [`Self::set_policies_known`].
     policies_known: AtomicBool,
     written: std::sync::Mutex<Option<Revision>>,
+    /// The last write has failed, which was logged.
+    is_unwritten: AtomicBool,
     /// Held by the thread that writes, also when its caller has given up: there is one temporary file.
     writer: Arc<tokio::sync::Mutex<()>>,
 }
@@ -81,6 +83,7 @@ impl ClusterCache {
             follows_tenants,
             policies_known: AtomicBool::new(false),
             written: std::sync::Mutex::default(),
+            is_unwritten: AtomicBool::new(false),
             writer: Arc::default(),
         }
     }
@@ -172,12 +175,17 @@ impl ClusterCache {
                         "pods do not fit into what is remembered over a restart"
                     );
                 }
+                self.is_unwritten.store(false, Ordering::Relaxed);
                 if let Ok(mut written) = self.written.lock() {
                     *written = Some(revision);
                 }
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "what is known of the cluster cannot be written down")
+                if !self.is_unwritten.swap(true, Ordering::Relaxed) {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "what is known of the cluster cannot be written: an agent that starts \
+                         before the API server answers knows pauses and policies as they were before");
+                }
             }
             // The runtime ends.
             Err(_) => {}

@@ -19,12 +19,14 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use tokio::time::error::Elapsed;
 
 use self::paced::Watches;
 use super::client::ApiClient;
 
-/// A list that does not come in this time is asked for again.
+/// A list that does not come in this time is asked for again, with twice the time up to the longest.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
+const LONGEST_LIST_DEADLINE: Duration = Duration::from_secs(120);
 /// First and longest pause after a refusal that only an operator can change; by chance up to twice as much.
 const RARELY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 
@@ -109,22 +111,30 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         patience: rarely(),
         ill: None,
     };
+    let mut deadline = LIST_DEADLINE;
     loop {
         let opened = client.generation();
         let mut events = watcher.handler.open(watches.paced(client.client()));
-        let mut listed = false;
-        while let Some(next) = next_event(client, &mut events, listed).await {
+        let mut is_listed = false;
+        while let Some(next) = next_event(&mut events, (!is_listed).then_some(deadline)).await {
             match next {
                 Ok(event) => {
-                    listed = match event {
+                    is_listed = match event {
                         Event::Init => false,
                         Event::InitDone => true,
-                        _ => listed,
+                        _ => is_listed,
                     };
+                    if is_listed {
+                        deadline = LIST_DEADLINE;
+                    }
                     watcher.apply(event);
                 }
                 Err(error) => {
                     watcher.handle_error(&error).await;
+                    if is_unanswered(&error) {
+                        deadline = (2 * deadline).min(LONGEST_LIST_DEADLINE);
+                        break;
+                    }
                     // Another watch may have seen to it.
                     if needs_new_start(&error) || client.generation() != opened {
                         break;
@@ -192,21 +202,25 @@ impl<L: WatchHandler> Watcher<'_, L> {
     }
 }
 
-/// The next event; `None` when the watch must be opened anew.
+/// The next event; `None` when the watch must be opened anew. A server that takes the connection and says nothing would be
+/// waited for without end: that is an error once a `deadline` is over.
 async fn next_event<K>(
-    client: &ApiClient,
     events: &mut Events<K>,
-    listed: bool,
+    deadline: Option<Duration>,
 ) -> Option<watcher::Result<Event<K>>> {
-    if listed {
+    let Some(deadline) = deadline else {
         return events.next().await;
-    }
-    // A server that takes the connection and says nothing would be waited for without end.
-    let next = tokio::time::timeout(LIST_DEADLINE, events.next()).await;
-    next.unwrap_or_else(|_| {
-        client.counters.watch_errors.add();
-        None
+    };
+    let next = tokio::time::timeout(deadline, events.next()).await;
+    next.unwrap_or_else(|elapsed| {
+        let unanswered = kube::Error::Service(elapsed.into());
+        Some(Err(watcher::Error::InitialListFailed(unanswered)))
     })
+}
+
+/// Whether a list was not answered in time ([`next_event`]).
+fn is_unanswered(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Service(reason)) if reason.is::<Elapsed>())
 }
 
 fn rarely() -> ExponentialBackoff {

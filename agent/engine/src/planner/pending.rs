@@ -455,7 +455,7 @@ impl PendingVictims {
 
 impl Expected {
     /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few, or others
-    /// use up as much meanwhile.
+    /// use up as much meanwhile: on a full disk, or its reserve for root.
     fn has_come(&mut self, seen: &Observations) -> Option<bool> {
         let resource = self.signal.resource();
         let (_, least) = TELLING.iter().find(|(one, _)| *one == resource)?;
@@ -478,7 +478,7 @@ impl Expected {
         let has_come = self.risen > part;
         let is_told = match has_come {
             true => signed(self.usage) >= capacity / TELLING_PART,
-            false => self.fallen <= part,
+            false => self.fallen <= part && self.lowest > 0,
         };
         is_told.then_some(has_come)
     }

@@ -858,10 +858,10 @@ fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
     }
 }
 
-/// The disk is short by turns: walks since the first time count.
+/// The disk is short by turns: after the first one a walk is waited for no longer than where the disk is nearly full.
 // R10, R43
 #[test]
-fn a_disk_that_is_short_by_turns_is_walked_once() {
+fn a_disk_that_is_short_by_turns_is_waited_for_once() {
     let signal = Signal::NodeFsAvailable;
     for thresholds in with_and_without_soft(hard(signal, 10 << 30)) {
         let mut scene = Scene::with(signal, 100 << 30, thresholds, false);
@@ -872,9 +872,11 @@ fn a_disk_that_is_short_by_turns_is_walked_once() {
         }
         assert!(scene.gone.is_empty(), "it is not walked yet");
         scene.walked("batch", 4096 * MIB, 52 * SECOND);
-        for (second, available) in [(60, enough), (70, short)] {
+        for (second, available) in [(60, enough), (85, short), (86, enough), (90, short)] {
             scene.look(second * SECOND, available, 60 * SECOND);
         }
+        assert!(scene.gone.is_empty(), "walked before this turn");
+        scene.look(93 * SECOND, short, 60 * SECOND);
         assert_eq!(scene.gone.len(), 1);
     }
 }

@@ -125,7 +125,9 @@ impl Schedule {
 
     /// Chooses the next step: whose turn it is.
     pub fn next(&mut self, now: u64) -> NextStep {
-        let goes_on = std::mem::take(&mut self.has_begun) && !self.parked.is_empty();
+        // A short disk waits for those that were not walked since: the large ones come after them.
+        let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
+        let goes_on = alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
             Some((target, Some(due))) if due <= now && !goes_on => Some(target),

@@ -83,7 +83,7 @@ pub(crate) struct FilesystemReader {
     read: Option<Read>,
     /// Time at which the question was put that has no answer yet.
     asked: Option<Instant>,
-    /// Time since which the filesystem is not there.
+    /// Time since which the filesystem is not there, or answers with errors.
     gone: Option<Instant>,
 }
 
@@ -118,11 +118,12 @@ impl FilesystemReader {
     pub fn read(&mut self) -> io::Result<FilesystemReading> {
         let read = self.read_in_time();
         match &read {
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+            Ok(_) => self.gone = None,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            // ENODEV where it was unmounted; EIO, ESTALE or ENOTCONN where it answers with an error alone.
+            Err(_) => {
                 self.gone.get_or_insert_with(Instant::now);
             }
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Ok(_) | Err(_) => self.gone = None,
         }
         read
     }

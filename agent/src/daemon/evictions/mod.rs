@@ -48,6 +48,8 @@ pub use volumes::clear;
 
 impl Agent {
     pub(super) fn handle_fastpath_events(&mut self) {
+        // To describe all pods takes a while: no DELETE waits for that.
+        let mut incidents = Vec::new();
         while let Some(event) = self.fastpath.events.next() {
             self.count_event(&event);
             self.oom.attributor.note(&event);
@@ -74,8 +76,13 @@ impl Agent {
                 }
                 _ => None,
             };
-            self.note_incident(&record, pace_inputs);
+            if let Record::Evicted(_) | Record::Finished(_) = record {
+                incidents.push((record.clone(), pace_inputs));
+            }
             self.append_to_journal(record);
+        }
+        for (record, pace_inputs) in incidents {
+            self.note_incident(&record, pace_inputs);
         }
     }
 
@@ -110,8 +117,8 @@ impl Agent {
         self.follow_killed_pod(&decided.pod, signalled, outcome);
         let record = Record::evicted(record);
         let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
+        self.append_to_journal(record.clone());
         self.note_incident(&record, pace_inputs);
-        self.append_to_journal(record);
     }
 
     /// Follows a pod after SIGKILL: `ensure-dead` sees to its end and, without a kubelet, to its emptyDirs.
