@@ -130,17 +130,19 @@ impl Planner {
                 if plan.node_reclaim.is_empty() {
                     plan.evictions = self.evictions(now, node, first);
                 } else {
-                    plan.pending = first.to_vec();
+                    plan.awaiting_reclaim = first.to_vec();
                 }
             }
             // What no reclaim can help does not wait for one.
             Mode::Evictd => {
                 let reclaims =
                     |t: &Threshold| !self.settings.layout.node_reclaim(t.signal).is_empty();
-                let (pending, urgent): (Vec<_>, Vec<_>) = due.into_iter().partition(reclaims);
-                plan.node_reclaim = self.node_reclaim(&pending);
-                plan.pending = pending;
-                plan.evictions.extend(self.evictions(now, node, &urgent));
+                let (awaiting_reclaim, without_reclaim): (Vec<_>, Vec<_>) =
+                    due.into_iter().partition(reclaims);
+                plan.node_reclaim = self.node_reclaim(&awaiting_reclaim);
+                plan.awaiting_reclaim = awaiting_reclaim;
+                plan.evictions
+                    .extend(self.evictions(now, node, &without_reclaim));
             }
         }
         plan.blocked = self.blocked.take_new();
@@ -175,10 +177,10 @@ impl Planner {
         let unresolved: Vec<Threshold> = unresolved.cloned().collect();
         match self.settings.mode {
             Mode::Kubelet if unresolved.is_empty() => Vec::new(),
-            Mode::Kubelet => self.evictions(now, before, &plan.pending),
+            Mode::Kubelet => self.evictions(now, before, &plan.awaiting_reclaim),
             Mode::Evictd => {
                 let due = plan
-                    .pending
+                    .awaiting_reclaim
                     .iter()
                     .filter(|threshold| unresolved.contains(threshold));
                 let due: Vec<Threshold> = due.cloned().collect();

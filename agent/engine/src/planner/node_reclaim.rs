@@ -147,7 +147,7 @@ impl Planner {
             reclaim.by == ReclaimBy::Kubelet || helps.iter().any(|help| reclaim.what.contains(help))
         };
         let goes = |t: &&Threshold| !is_helped(t) || self.cannot_wait(now, node, t, reclaim);
-        let due: Vec<Threshold> = plan.pending.iter().filter(goes).cloned().collect();
+        let due: Vec<Threshold> = plan.awaiting_reclaim.iter().filter(goes).cloned().collect();
         self.evictions(now, node, &due)
     }
 

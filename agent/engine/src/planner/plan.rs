@@ -154,7 +154,7 @@ pub struct Plan {
     /// told once.
     pub files_stay: bool,
     /// The thresholds that call for action and wait for the reclaim.
-    pub(super) pending: Vec<Threshold>,
+    pub(super) awaiting_reclaim: Vec<Threshold>,
 }
 
 /// A threshold that asks for an eviction while every pod is denied or protected.
