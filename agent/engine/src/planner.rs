@@ -59,7 +59,7 @@ pub struct Planner {
     capacities: [Option<i64>; Signal::ALL.len()],
     /// Growth of each pod's usage: which pods make an urgent growth.
     usage_growth: UsageGrowth,
-    soft_is_blocked: bool,
+    is_soft_request_under_way: bool,
 }
 
 impl Planner {
@@ -79,7 +79,7 @@ impl Planner {
             blocked: Blocked::default(),
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
-            soft_is_blocked: false,
+            is_soft_request_under_way: false,
         }
     }
 
@@ -233,7 +233,7 @@ impl Planner {
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
             true => !self.is_left_to_fastpath(threshold),
-            false => !self.soft_is_blocked,
+            false => !self.is_soft_request_under_way,
         }
     }
 
@@ -292,8 +292,8 @@ impl Planner {
         let mut evictions = Vec::new();
         for threshold in due {
             // One pod is asked to end at a time.
-            let is_one_requested =
-                self.soft_is_blocked || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
+            let is_one_requested = self.is_soft_request_under_way
+                || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
             if is_one_requested && !threshold.is_hard() {
                 continue;
             }

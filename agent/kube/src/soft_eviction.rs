@@ -62,7 +62,7 @@ pub enum SoftOutcome {
         index: usize,
     },
     /// Budgets protect all candidates.
-    Blocked {
+    ProtectedByBudgets {
         /// Time for which budgets have protected all candidates.
         since: Duration,
     },
@@ -102,7 +102,7 @@ enum Deleted {
 }
 
 /// How long budgets have protected all candidates of a signal without a break.
-struct Blocked {
+struct ProtectedByBudgets {
     since: Instant,
     /// Last request for this signal: after [`RELIEVED`] without one the time begins anew.
     last_request: Instant,
@@ -117,7 +117,7 @@ pub struct SoftEvictor {
     mode: Mode,
     override_after: Option<Duration>,
     /// Signals whose candidates are all protected by budgets.
-    blocked: BTreeMap<Signal, Blocked>,
+    protected: BTreeMap<Signal, ProtectedByBudgets>,
     asked: VecDeque<String>,
     /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
     is_forbidden_logged: bool,
@@ -144,7 +144,7 @@ impl SoftEvictor {
             events,
             mode: config.mode,
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
-            blocked: BTreeMap::new(),
+            protected: BTreeMap::new(),
             asked: VecDeque::new(),
             is_forbidden_logged: false,
             noted: VecDeque::new(),
@@ -304,7 +304,7 @@ impl SoftEvictor {
     async fn force(
         &mut self,
         request: &SoftRequest,
-        (blocked, since): (&[usize], Duration),
+        (protected, since): (&[usize], Duration),
     ) -> Option<SoftOutcome> {
         let why = if request.hard {
             "the hard threshold is met".to_owned()
@@ -313,7 +313,7 @@ impl SoftEvictor {
         } else {
             return None;
         };
-        let index = *blocked.first()?;
+        let index = *protected.first()?;
         let candidate = request.candidates.get(index)?;
         let pod = &candidate.pod;
         let refused = |refusal| match refusal {
@@ -414,21 +414,21 @@ impl SoftEvictor {
     /// hard threshold is met as well, budgets no longer count.
     pub async fn evict_soft(&mut self, request: &SoftRequest) -> SoftOutcome {
         let began = Instant::now();
-        self.blocked
-            .retain(|_, blocked| began.duration_since(blocked.last_request) <= RELIEVED);
+        self.protected
+            .retain(|_, protected| began.duration_since(protected.last_request) <= RELIEVED);
         let outcome = self.evict_first(request).await;
         // Requests are handled one at a time: the time that one takes does not count for the other signals.
         let took = began.elapsed();
-        self.blocked
+        self.protected
             .values_mut()
             .for_each(|b| b.last_request += took);
         match outcome {
             SoftOutcome::Evicted { .. } | SoftOutcome::Gone { .. } => {
-                self.blocked.remove(&request.signal);
+                self.protected.remove(&request.signal);
             }
             _ => {
-                if let Some(blocked) = self.blocked.get_mut(&request.signal) {
-                    blocked.last_request = Instant::now();
+                if let Some(protected) = self.protected.get_mut(&request.signal) {
+                    protected.last_request = Instant::now();
                 }
             }
         }
@@ -436,7 +436,7 @@ impl SoftEvictor {
     }
 
     async fn evict_first(&mut self, request: &SoftRequest) -> SoftOutcome {
-        let mut blocked = Vec::new();
+        let mut protected = Vec::new();
         let (mut held_back, mut spared) = (None, 0);
         for (index, candidate) in request.candidates.iter().enumerate() {
             let pod = &candidate.pod;
@@ -450,7 +450,7 @@ impl SoftEvictor {
                 Ok(None) => {
                     self.client.counters.pdb_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
-                    blocked.push(index);
+                    protected.push(index);
                 }
                 Err(Refusal::NotNeeded) => return SoftOutcome::NotNeeded,
                 Err(Refusal::HeldBack(by)) => {
@@ -479,23 +479,23 @@ impl SoftEvictor {
             }
         }
         match held_back {
-            Some(by) if blocked.is_empty() || by != HeldBack::Spared => {
+            Some(by) if protected.is_empty() || by != HeldBack::Spared => {
                 return SoftOutcome::HeldBack { by, spared };
             }
-            None if blocked.is_empty() => return SoftOutcome::NoneRequested,
+            None if protected.is_empty() => return SoftOutcome::NoneRequested,
             _ => {}
         }
         let now = Instant::now();
-        let new = Blocked {
+        let new = ProtectedByBudgets {
             since: now,
             last_request: now,
         };
-        let since = self.blocked.entry(request.signal).or_insert(new).since;
+        let since = self.protected.entry(request.signal).or_insert(new).since;
         let since = since.elapsed();
-        match self.force(request, (&blocked, since)).await {
+        match self.force(request, (&protected, since)).await {
             Some(outcome) => outcome,
             None if !is_needed(request) => SoftOutcome::NotNeeded,
-            None => SoftOutcome::Blocked { since },
+            None => SoftOutcome::ProtectedByBudgets { since },
         }
     }
 }

@@ -33,7 +33,7 @@ pub async fn run(
                 Some((index, Departure::Requested))
             }
             SoftOutcome::Gone { index } => Some((index, Departure::GoneBefore)),
-            SoftOutcome::Blocked { since } => {
+            SoftOutcome::ProtectedByBudgets { since } => {
                 tracing::warn!(signal = %request.signal, ?since, "budgets protect every candidate");
                 tokio::time::sleep(PAUSE).await;
                 None

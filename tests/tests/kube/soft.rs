@@ -99,10 +99,10 @@ impl Soft {
     }
 
     #[track_caller]
-    fn is_blocked(&mut self) {
+    fn is_protected_by_budgets(&mut self) {
         let outcome = self.evict(&[0], false);
-        let is_blocked = matches!(outcome, SoftOutcome::Blocked { .. });
-        assert!(is_blocked, "{outcome:?}");
+        let is_protected = matches!(outcome, SoftOutcome::ProtectedByBudgets { .. });
+        assert!(is_protected, "{outcome:?}");
     }
 
     fn fails(&self, path: &'static str, what: InjectedFault) {
@@ -261,7 +261,7 @@ fn who_cannot_be_ended_is_not_asked() {
 #[test]
 fn an_override_comes_after_the_configured_time_and_is_audited() {
     let mut soft = soft(json!({"softOverrideAfter": "200ms"}));
-    soft.is_blocked();
+    soft.is_protected_by_budgets();
     assert_eq!(soft.server.count("DELETE", ""), 0);
     std::thread::sleep(Duration::from_millis(250));
     let (index, asked) = soft.evicts(&[0], false);
@@ -288,10 +288,10 @@ fn an_override_comes_after_the_configured_time_and_is_audited() {
 #[test]
 fn each_signal_has_its_own_patience() {
     let mut soft = soft(json!({"softOverrideAfter": "200ms"}));
-    soft.is_blocked();
+    soft.is_protected_by_budgets();
     std::thread::sleep(Duration::from_millis(250));
     soft.signal = Signal::PidAvailable;
-    soft.is_blocked();
+    soft.is_protected_by_budgets();
     assert_eq!(soft.evicts(&[1], false).0, 0);
     soft.signal = Signal::MemoryAvailable;
     let (_, asked) = soft.evicts(&[0], false);
@@ -312,7 +312,7 @@ fn at_the_hard_threshold_budgets_no_longer_count() {
 fn without_a_configured_time_a_budget_holds() {
     let mut soft = soft(json!({}));
     for _ in 0..3 {
-        soft.is_blocked();
+        soft.is_protected_by_budgets();
     }
     assert_eq!(soft.server.count("DELETE", ""), 0);
 }

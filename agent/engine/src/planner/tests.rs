@@ -911,7 +911,7 @@ fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
         let plan = scene.look(now, 30 * GIB - written, 60 * SECOND);
         for eviction in plan.evictions.into_iter().filter(|e| e.is_soft) {
             // SIGTERM was sent.
-            scene.planner.block_soft(true);
+            scene.planner.set_soft_request_under_way(true);
             asked.push(eviction.name);
         }
         if !scene.gone.is_empty() {

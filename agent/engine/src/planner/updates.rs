@@ -84,8 +84,8 @@ impl Planner {
     }
 
     /// While one pod is being asked to end, soft thresholds ask for no other one.
-    pub fn block_soft(&mut self, held: bool) {
-        self.soft_is_blocked = held;
+    pub fn set_soft_request_under_way(&mut self, is_under_way: bool) {
+        self.is_soft_request_under_way = is_under_way;
     }
 
     /// Takes the outcome of a soft eviction: `gone` is the pod that goes in the end, if one does.
@@ -96,7 +96,7 @@ impl Planner {
         chosen_uid: &str,
         gone: Option<&EvictionDecision>,
     ) {
-        self.soft_is_blocked = false;
+        self.is_soft_request_under_way = false;
         if gone.is_some_and(|gone| gone.uid == chosen_uid) {
             return;
         }

@@ -247,7 +247,7 @@ impl ManagerLoop {
             shadow: self.shadow.on,
             is_needed,
         };
-        self.planner.block_soft(!self.shadow.on);
+        self.planner.set_soft_request_under_way(!self.shadow.on);
         if let Some(choice) = request.candidates.first() {
             self.unthrottle(vec![Arc::clone(&choice.pod)]);
         }

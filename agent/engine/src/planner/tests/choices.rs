@@ -141,13 +141,13 @@ fn of_two_soft_thresholds_that_are_due_at_once_one_has_a_pod_asked() {
         if has_images {
             assert_eq!(chosen(&evictions), [("tasks", TASKS)]);
             // It is under way when the reclaim has ended.
-            node.planner.block_soft(true);
+            node.planner.set_soft_request_under_way(true);
             evictions.extend(node.after_reclaim(3 * SECOND, &plan));
         }
         assert_eq!(evictions.len(), 1, "{has_images} {:?}", chosen(&evictions));
         assert!(evictions[0].is_soft);
         // The other one is next.
-        node.planner.block_soft(false);
+        node.planner.set_soft_request_under_way(false);
         let later = node.look(4 * SECOND);
         let mut next = later.evictions.clone();
         next.extend(node.after_reclaim(4 * SECOND, &later));
@@ -791,7 +791,7 @@ fn what_an_asked_pod_leaves_is_waited_for_from_its_end() {
         node.pods.clear();
         node.pod("next", [500, 0, 1]);
         node.see(DISK, 900);
-        node.planner.block_soft(true);
+        node.planner.set_soft_request_under_way(true);
         let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
         assert_eq!((5..600).find(goes), Some(35));
     }
