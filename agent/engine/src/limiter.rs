@@ -29,8 +29,8 @@ const NEVER: i64 = i64::MIN;
 const RATES: usize = 2;
 /// The node's is the first of them.
 const NODE_RATE: usize = 1;
-/// Limits of a pod that is above a limit of its own: all but the node's rate.
-const OWN_LIMIT: Range<usize> = NODE_RATE..MAX_QUOTAS_PER_POD;
+/// All limits but the node's rate, which bounds what a shortage of the node takes.
+const ALL_BUT_NODE_RATE: Range<usize> = NODE_RATE..MAX_QUOTAS_PER_POD;
 
 /// Loop that chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure
 /// lasts.
@@ -274,7 +274,7 @@ impl EvictionLimiter {
     pub fn charge_for(&self, cause: Cause, pod: &dyn ManagedPod, now: u64) {
         match cause {
             Cause::Pressure(_) => self.charge(pod, now),
-            Cause::LocalStorage(_) => self.charge_quotas(pod, now, OWN_LIMIT),
+            Cause::LocalStorage(_) => self.charge_quotas(pod, now, ALL_BUT_NODE_RATE),
         }
     }
 
@@ -300,7 +300,7 @@ impl EvictionLimiter {
         match cause {
             Cause::Pressure(_) => self.charge_in_shadow(pod, now, ShadowChooser::Manager),
             Cause::LocalStorage(_) => {
-                self.charge_quotas_in_shadow(pod, now, OWN_LIMIT, ShadowChooser::Manager);
+                self.charge_quotas_in_shadow(pod, now, ALL_BUT_NODE_RATE, ShadowChooser::Manager);
             }
         }
     }

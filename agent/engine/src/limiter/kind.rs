@@ -1,6 +1,6 @@
 //! Whether one pod may be evicted at a moment.
 
-use super::{EvictionLimiter, OWN_LIMIT, RATES};
+use super::{ALL_BUT_NODE_RATE, EvictionLimiter, RATES};
 use crate::{
     Cause, EvictionDecision, ManagedPod,
     permit::{LastResort, MAX_QUOTAS_PER_POD, Permission},
@@ -22,6 +22,8 @@ pub enum EvictionKind {
     AsKubelet,
     /// Above a limit of its own: the node's rate, which bounds what a shortage of the node takes, does not hold it back.
     OwnLimit,
+    /// For a cause that is not known yet: what holds for every cause. The planner itself counts with the node's rate.
+    AnyCause,
     /// By the kernel program at the floor, where no code can check whether a permission still counts: only a pod that
     /// may go for good. While the manager kills it, it stays the pod to kill from.
     KernelKill,
@@ -51,7 +53,9 @@ impl EvictionLimiter {
         resort: LastResort,
     ) -> bool {
         let limits = match kind {
-            EvictionKind::OwnLimit | EvictionKind::Grower => OWN_LIMIT,
+            EvictionKind::OwnLimit | EvictionKind::AnyCause | EvictionKind::Grower => {
+                ALL_BUT_NODE_RATE
+            }
             _ if resort >= LastResort::Conditional => 0..RATES,
             _ => 0..MAX_QUOTAS_PER_POD,
         };
@@ -75,6 +79,7 @@ impl EvictionLimiter {
             EvictionKind::Urgent
             | EvictionKind::Grower
             | EvictionKind::OwnLimit
+            | EvictionKind::AnyCause
             | EvictionKind::KernelKill => true,
         }
     }

@@ -86,8 +86,7 @@ impl NodePods {
         for pod in &mut self.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
                 pod.order = entry.permit.order();
-                // The planner knows what the node's rate has left.
-                let kind = EvictionKind::OwnLimit;
+                let kind = EvictionKind::AnyCause;
                 pod.is_denied = !limiter.allows(&***entry, now, kind, LastResort::None);
             }
         }

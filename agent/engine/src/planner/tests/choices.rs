@@ -338,7 +338,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         for (pod, permitted) in node.pods.iter_mut().zip(&permitted) {
             let at = now.unsigned_abs();
             pod.is_denied =
-                !limiter.allows(permitted, at, EvictionKind::OwnLimit, LastResort::None);
+                !limiter.allows(permitted, at, EvictionKind::AnyCause, LastResort::None);
         }
         node.bounds = limiter.node_bounds(Mode::Evictd, now.unsigned_abs());
         assert_eq!(node.bounds.left_of_node_rate, 0);
