@@ -186,7 +186,7 @@ impl Agent {
         let incident = Incident::of_request(record);
         let how = match incident.eviction.shadow {
             true => Ending::Shadow,
-            false => Ending::Requested,
+            false => Ending::NotBySigkill,
         };
         let (signalled, grace) = (
             incident.eviction.stages.signalled,
@@ -228,7 +228,7 @@ impl Agent {
                     // The kubelet had begun before its status came here, at the last tick at the earliest.
                     let begun = now.saturating_sub(nanos(TICK));
                     let (pod, attributor) = (PodName::from(&entry.pod), &mut self.oom.attributor);
-                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Requested);
+                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::NotBySigkill);
                     self.fastpath
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);

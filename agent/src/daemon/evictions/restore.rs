@@ -73,7 +73,7 @@ pub fn under_way<'a>(
     let requested = restored.requests().into_iter();
     let requested = requested.map(|request| {
         let left = Duration::from_nanos(request.left);
-        (request.uid, request.at, left, Ending::Requested)
+        (request.uid, request.at, left, Ending::NotBySigkill)
     });
     let lasts = |at: u64, left| Duration::from_nanos(now.saturating_sub(at)) + left;
     let all = killed.chain(requested).filter_map(|(uid, at, left, how)| {

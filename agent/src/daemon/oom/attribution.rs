@@ -55,7 +55,7 @@ pub enum Ending {
     /// By SIGKILL, sent here: what dies of it is no kill of the OOM killer.
     Killed,
     /// By the API server, the kubelet or SIGTERM, so that it may go on for a while; or not at all: SIGKILL was refused.
-    Requested,
+    NotBySigkill,
     /// Not at all: it was only decided, in shadow mode.
     Shadow,
 }
@@ -65,7 +65,7 @@ impl From<KillOutcome> for Ending {
         match outcome {
             KillOutcome::Killed => Self::Killed,
             KillOutcome::Shadow => Self::Shadow,
-            KillOutcome::Refused(_) => Self::Requested,
+            KillOutcome::Refused(_) => Self::NotBySigkill,
         }
     }
 }

@@ -125,7 +125,7 @@ fn it_is_counted_which_was_first() {
     // A pod that was asked to go has its grace period.
     evidence.evictions.clear();
     let (asked, grace) = (monotonic_ns() - 4 * RECENT_NS, Duration::from_secs(30));
-    evidence.note_eviction(PodName::default(), asked, grace, Ending::Requested);
+    evidence.note_eviction(PodName::default(), asked, grace, Ending::NotBySigkill);
     assert!(!evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     let counters = evidence.counters();
     let [first, after] = [&counters.first, &counters.after_eviction];
@@ -207,7 +207,7 @@ fn a_process_that_was_dying_is_no_kill() {
     let at = later.time_ns + RECENT_NS;
     for (how, is_kill) in [
         (Ending::Shadow, true),
-        (Ending::Requested, true),
+        (Ending::NotBySigkill, true),
         (Ending::Killed, false),
     ] {
         evidence.note_eviction(victim.clone(), at, Duration::ZERO, how);
