@@ -28,8 +28,8 @@ pub struct Scope {
     /// Reader of what the kernel itself has available, where that guards the machine.
     machine: Option<MemAvailable>,
     /// Beside `machine`, if that is read.
-    free_lists: Option<PcpLists>,
-    counts_free_lists: bool,
+    pcp_lists: Option<PcpLists>,
+    counts_pcp_free: bool,
     /// Swap that the scope may use; `None` where there is none.
     swap: Option<SwapHeadroom>,
     /// All pods together can swap out so many bytes more, and may.
@@ -117,8 +117,8 @@ impl Scope {
             cgroup: cgroup.with_kernel_counter(),
             signal,
             machine: None,
-            free_lists: None,
-            counts_free_lists: false,
+            pcp_lists: None,
+            counts_pcp_free: false,
             accounting: Accounting {
                 capacity,
                 thresholds,
@@ -146,9 +146,9 @@ impl Scope {
                 is_awaited: version == Version::V1 && !has_mglru,
             },
         };
-        // Of a limited scope they are no room: its own limit may be the nearer one.
+        // Of a limited scope they are no headroom: its own limit may be the nearer one.
         let counts_lists = machine.is_some() && !self.is_limited();
-        self.free_lists = counts_lists
+        self.pcp_lists = counts_lists
             .then(|| PcpLists::open(Path::new("/proc")))
             .flatten();
         self.accounting.guard = Some(MemoryGuard { source, amount });
@@ -241,13 +241,13 @@ impl Scope {
     /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a
     /// scope counts it as long as its threshold is met, or would be without it.
     pub fn count_pcp_free(&mut self, counts: bool) {
-        self.counts_free_lists = counts;
+        self.counts_pcp_free = counts;
     }
 
     /// What lies in the CPUs' lists of free pages at this moment, in bytes, as far as the last sample has not counted
     /// it.
     pub fn uncounted_pcp_free(&self) -> u64 {
-        let lists = self.free_lists.as_ref().filter(|_| !self.counts_free_lists);
+        let lists = self.pcp_lists.as_ref().filter(|_| !self.counts_pcp_free);
         lists.and_then(|lists| lists.read().ok()).unwrap_or(0)
     }
 
@@ -260,7 +260,7 @@ impl Scope {
         let machine = self.machine.as_ref();
         let mut machine = machine.and_then(|machine| machine.read().ok());
         if let (Some(machine), Some(lists), true) =
-            (&mut machine, &self.free_lists, self.counts_free_lists)
+            (&mut machine, &self.pcp_lists, self.counts_pcp_free)
         {
             machine.pcp_free = lists.read().map_or(0, |bytes| bytes.max(1));
         }

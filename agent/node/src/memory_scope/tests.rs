@@ -198,7 +198,7 @@ fn a_containers_limit_is_its_capacity() {
         (300 * MIB, 50 * MIB),
         "slab"
     );
-    // Free pages of the machine's CPUs are no room below the limit.
+    // Free pages of the machine's CPUs are no headroom below the limit.
     let mut counting = limited().guarded(100 * MIB, left(dir.path(), 900), false);
     counting.count_pcp_free(true);
     assert_eq!(counting.sample().unwrap(), look);
