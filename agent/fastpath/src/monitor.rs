@@ -70,9 +70,9 @@ pub(super) struct MemoryMonitor {
     calm_since: Option<u64>,
     /// Time by which the next cycle should begin, in nanoseconds; 0 where none is planned.
     due: u64,
-    /// Turns of the loop so far.
+    /// Cycles of the loop so far.
     pub(super) cycles: u64,
-    /// The standby thread has made a turn in place of the fast path, which has made none since.
+    /// The standby thread has run a cycle in place of the fast path, which has run none since.
     is_late: bool,
 }
 

@@ -100,7 +100,7 @@ pub struct DiskScanner {
     /// A [`DiskPressure`].
     pressure: AtomicU8,
     stop: AtomicBool,
-    cycles: AtomicU64,
+    revision: AtomicU64,
     /// The last sign of life, in nanoseconds of CLOCK_MONOTONIC.
     beat: AtomicU64,
 }
@@ -116,7 +116,7 @@ impl DiskScanner {
             changed: EventFd::new()?,
             pressure: AtomicU8::default(),
             stop: AtomicBool::new(false),
-            cycles: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
             beat: AtomicU64::new(monotonic_ns()),
         });
         let own = Arc::clone(&scanner);
@@ -175,7 +175,7 @@ impl DiskScanner {
                 Arc::make_mut(known).fill(answer);
             }
         });
-        self.cycles.fetch_add(1, Ordering::Release);
+        self.revision.fetch_add(1, Ordering::Release);
     }
 
     /// While a disk is short walks follow one another sooner, the first of them without rest.
@@ -210,7 +210,7 @@ impl DiskScanner {
 
     /// Rises whenever [`Self::found`] may have changed: by a walk, a part of one, or the runtime's numbers.
     pub fn revision(&self) -> u64 {
-        self.cycles.load(Ordering::Acquire)
+        self.revision.load(Ordering::Acquire)
     }
 
     /// The last walk of every pod that was walked.
@@ -352,7 +352,7 @@ impl DiskScanner {
                 found.insert(uid.to_owned(), Arc::new(walk));
             }
         });
-        self.cycles.fetch_add(1, Ordering::Release);
+        self.revision.fetch_add(1, Ordering::Release);
     }
 
     /// Sleeps in proportion to its work, until there is a new pod or a disk becomes short.
