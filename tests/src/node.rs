@@ -323,8 +323,8 @@ impl Watched {
         self.fastpath.as_ref().map_or(0, FastPath::tid)
     }
 
-    pub fn taken_over(&self) -> u64 {
-        self.status.taken_over()
+    pub fn take_overs(&self) -> u64 {
+        self.status.take_overs()
     }
 }
 

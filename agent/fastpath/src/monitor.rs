@@ -189,14 +189,14 @@ impl MemoryMonitor {
 
     /// The part of a cycle that cannot wait, for a fast path that is late: if a threshold's trigger has tripped, and
     /// from then on until the fast path comes. Whether there was something to do. Other events of triggers wait for it.
-    pub(super) fn stand_in(&mut self, woken: u64) -> bool {
+    pub(super) fn take_over(&mut self, woken: u64) -> bool {
         if self.triggers.drain() {
             self.status.note_take_over();
             self.is_late = true;
         }
         if self.is_late {
             self.cycle(woken);
-            match self.next_stand_in() {
+            match self.next_take_over() {
                 // It decides in place of the fast path, and the guard has no other rule beside it.
                 Some(next) => self.expect_next_cycle(nanos(next)),
                 None => self.due = 0,

@@ -74,10 +74,10 @@ impl SharedMonitor {
     pub fn take_over(&self) -> Option<Duration> {
         let woken = monotonic_ns();
         let mut monitor = self.try_take()?;
-        if !monitor.stand_in(woken) {
+        if !monitor.take_over(woken) {
             return None;
         }
-        let next = monitor.next_stand_in();
+        let next = monitor.next_take_over();
         drop(monitor);
         // The event that woke the fast path is read: its poll(2) would go on waiting.
         self.control.wake();

@@ -7,7 +7,7 @@ use evictd_engine::recorder::Recorder;
 /// The state of the fast path: heartbeat, hook, take-overs and latest samples.
 #[derive(Debug, Default)]
 pub struct FastPathStatus {
-    taken_over: AtomicU64,
+    take_overs: AtomicU64,
     hook_lost: AtomicBool,
     last_cycle_ns: AtomicU64,
     recorder: Recorder,
@@ -20,12 +20,12 @@ impl FastPathStatus {
     }
 
     pub(super) fn note_take_over(&self) {
-        self.taken_over.fetch_add(1, Ordering::Relaxed);
+        self.take_overs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Crossings that were decided in place of the fast path since the start.
-    pub fn taken_over(&self) -> u64 {
-        self.taken_over.load(Ordering::Relaxed)
+    pub fn take_overs(&self) -> u64 {
+        self.take_overs.load(Ordering::Relaxed)
     }
 
     pub(super) fn note_hook(&self, is_lost: bool) {

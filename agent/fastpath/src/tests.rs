@@ -725,14 +725,14 @@ fn a_standby_that_decides_renews_the_lease() {
     });
     let mut watch = watch(setup);
     cgroup.uses(415 * MIB, 415 * MIB);
-    assert!(watch.stand_in(monotonic_ns()));
+    assert!(watch.take_over(monotonic_ns()));
     let renewed = leases.lock().unwrap().len();
     assert_eq!(renewed, 1);
-    assert!(watch.stand_in(monotonic_ns()));
+    assert!(watch.take_over(monotonic_ns()));
     assert_eq!(leases.lock().unwrap().len(), 2);
     // No threshold is met any more: an agent that does not look leaves the guard to act.
     cgroup.uses(100 * MIB, 100 * MIB);
-    watch.stand_in(monotonic_ns());
+    watch.take_over(monotonic_ns());
     assert_eq!(leases.lock().unwrap().len(), 2);
 }
 

@@ -76,7 +76,7 @@ fn stands_in(hook: MemoryHook) {
         let evicted = evicted.expect("an eviction without the fast path");
         assert!(evicted.available < evicted.threshold);
         assert_eq!(evicted.hook, hook);
-        assert_eq!(watched.taken_over(), round as u64 + 1);
+        assert_eq!(watched.take_overs(), round as u64 + 1);
         assert_eq!((late, came), (Some(taken), Some(free)));
         // The fast path goes on with what the standby thread has begun.
         watched.finished(SOON).expect("its end");
@@ -130,7 +130,7 @@ fn the_standby_looks_again_as_long_as_the_fast_path_does_not_come() {
     let mut fast = Hog::start(&stage.pod, &["--mib", "150", "--wait"]).unwrap();
     let obstacle = stage.hold_up(taken);
     slow.go().unwrap();
-    let is_called = until(SOON, || stage.watched.taken_over() > 0);
+    let is_called = until(SOON, || stage.watched.take_overs() > 0);
     fast.go().unwrap();
     let evicted = stage.watched.evicted(SOON);
     drop(obstacle);

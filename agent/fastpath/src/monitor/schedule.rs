@@ -94,7 +94,7 @@ impl MemoryMonitor {
 
     /// When the standby thread has to look again if the fast path has not come by then; `None` where no threshold is
     /// met: the next crossing calls it.
-    pub(crate) fn next_stand_in(&self) -> Option<Duration> {
+    pub(crate) fn next_take_over(&self) -> Option<Duration> {
         let is_pressed = self.scopes.iter().any(|watched| watched.pressed);
         is_pressed.then(|| self.next_look())
     }

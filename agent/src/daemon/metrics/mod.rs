@@ -154,7 +154,7 @@ fn collect_queues(collector: &mut MetricsCollector, inputs: &MetricInputs<'_>) {
         "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
         &inputs.fastpath.status,
-        FastPathStatus::taken_over,
+        FastPathStatus::take_overs,
     );
     collector.counter(
         "manager_events_dropped",
