@@ -224,11 +224,11 @@ impl Round {
 
     /// Evicts as many pods as it takes for memory to be back before nothing is left.
     fn evict_urgently(&self, pods: &mut impl Pods, urgent: GrowthRate) -> Outcome {
-        let growers = {
+        let growth_of_pods = {
             let loaded = pods.candidates();
             eligible_growth(loaded.candidates, loaded.grew)
         };
-        let mut relief = Relief::new(&self.pace_inputs, urgent.per_second, growers);
+        let mut relief = Relief::new(&self.pace_inputs, urgent.per_second, growth_of_pods);
         let (mut resort, mut left) = (LastResort::None, self.most);
         let mut kind = EvictionKind::Urgent;
         // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
@@ -240,7 +240,7 @@ impl Round {
                 kind = EvictionKind::Grower;
                 pods.load(kind, resort);
             }
-            if !passes_over_all_but_growers(pods, urgent) {
+            if !exclude_all_but_growers(pods, urgent) {
                 return Outcome::Done;
             }
             (passed_over, by_order) = (true, true);
@@ -249,7 +249,7 @@ impl Round {
             && let Some(next) = relief.next()
         {
             passed_over |= match next {
-                NextVictim::First => passes_over_in_vain(pods, urgent),
+                NextVictim::First => exclude_in_vain(pods, urgent),
                 NextVictim::Growing => {
                     let growers = pods.growers(urgent.shortest);
                     let loaded = pods.candidates();
@@ -259,7 +259,7 @@ impl Round {
                 }
                 NextVictim::WithProcesses if by_order => false,
                 NextVictim::WithProcesses => {
-                    passes_over_in_vain(pods, urgent) || passes_over_without_processes(pods)
+                    exclude_in_vain(pods, urgent) || exclude_without_processes(pods)
                 }
             };
             let Some(victim) = choose(pods) else {
@@ -283,7 +283,7 @@ impl Round {
                 if pods.is_beyond_rate() {
                     kind = EvictionKind::Grower;
                     pods.load(kind, LastResort::None);
-                    if !passes_over_all_but_growers(pods, urgent) {
+                    if !exclude_all_but_growers(pods, urgent) {
                         return Outcome::NoCandidates;
                     }
                     (passed_over, by_order) = (true, true);
@@ -340,9 +340,9 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
     pods.candidates().choose(rules, Among::Using)
 }
 
-/// Passes over the pods whose processes hold next to nothing, where others hold more: their shared memory would come too
+/// Excludes the pods whose processes hold next to nothing, where others hold more: their shared memory would come too
 /// late as well. Whether any is.
-fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
+fn exclude_without_processes(pods: &mut impl Pods) -> bool {
     let Candidates {
         candidates, read, ..
     } = pods.candidates();
@@ -362,8 +362,9 @@ fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
     any
 }
 
-/// Passes over the pods that do not make the growth: the node's rate is used up. Whether one is left.
-fn passes_over_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
+/// Excludes the pods that do not make the growth, where it is theirs alone to end it, or the node's rate is used up and
+/// exempts them. Whether one is left.
+fn exclude_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     let mut growers = pods.growers(urgent.shortest);
     let rules = pods.rules();
     let mut loaded = pods.candidates();
@@ -376,9 +377,9 @@ fn passes_over_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool
     pass_over_all_but_growers(loaded.candidates, rules, growth)
 }
 
-/// Passes over the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
+/// Excludes the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
 /// Whether any is.
-fn passes_over_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
+fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     let allowed = pods.allowed();
     if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
         return false;

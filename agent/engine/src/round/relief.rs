@@ -25,7 +25,7 @@ pub struct Relief {
     /// The growth that was seen, per second.
     growth: u64,
     /// The part of it that pods which may still go have by their own counters, per second.
-    growers: u64,
+    growth_of_pods: u64,
     /// The growth that was seen may be that of a victim, as long as no other pod's counter tells of it.
     is_settling: bool,
     /// Memory comes, and not fast enough.
@@ -34,16 +34,16 @@ pub struct Relief {
 }
 
 impl Relief {
-    /// Creates the relief for a decision of `pace_inputs` at a `growth` per second. `growers` is what all pods that may
-    /// go grow by per second, as their own counters tell; 0 where that is not known yet.
-    pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
+    /// Creates the relief for a decision of `pace_inputs` at a `growth` per second. `growth_of_pods` is what all pods that
+    /// may go grow by per second, as their own counters tell; 0 where that is not known yet.
+    pub fn new(pace_inputs: &PaceInputs, growth: u64, growth_of_pods: u64) -> Self {
         let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
         let is_settling = pace.is_settling(pace_inputs.now);
         Self {
             now: pace_inputs.now,
             headroom: pace_inputs.shortage.usable(),
             growth,
-            growers,
+            growth_of_pods,
             is_settling,
             is_overtaken: pending.flows && !is_settling,
             pending,
@@ -54,7 +54,7 @@ impl Relief {
     pub fn add(&mut self, grew: u64, gives: Pending) {
         (self.is_settling, self.is_overtaken) = (true, false);
         self.growth = self.growth.saturating_sub(grew);
-        self.growers = self.growers.saturating_sub(grew);
+        self.growth_of_pods = self.growth_of_pods.saturating_sub(grew);
         self.pending.merge(gives);
     }
 
@@ -83,7 +83,7 @@ impl Relief {
                 first
             };
         }
-        let grown = grown_in(self.growers, KILL_LATENCY_NS);
+        let grown = grown_in(self.growth_of_pods, KILL_LATENCY_NS);
         let ends_it = grown > 0 && grown >= self.headroom.within(KILL_LATENCY_NS);
         ends_it.then_some(NextVictim::Growing)
     }
