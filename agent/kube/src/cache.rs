@@ -31,6 +31,15 @@ pub use file::{ClusterSnapshot, FILE, SnapshotError};
 /// Pause between two writes of the file.
 pub const PAUSE: Duration = Duration::from_secs(5);
 
+/// What the configuration follows, of what the file has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheSettings {
+    /// A ConfigMap can pause evictions.
+    pub obeys_config_map: bool,
+    /// Policies of tenants are followed.
+    pub follows_tenants: bool,
+}
+
 /// Keeps the file.
 pub struct ClusterCache {
     path: PathBuf,
@@ -39,8 +48,7 @@ pub struct ClusterCache {
     policies: Arc<PolicyStore>,
     pauses: Arc<PauseState>,
     fleet: Option<Arc<FleetBrake>>,
-    obeys_config_map: bool,
-    follows_tenants: bool,
+    settings: CacheSettings,
     /// See [`Self::set_policies_known`].
     policies_known: AtomicBool,
     written: std::sync::Mutex<Option<Revision>>,
@@ -70,7 +78,7 @@ impl ClusterCache {
         policies: Arc<PolicyStore>,
         pauses: Arc<PauseState>,
         fleet: Option<Arc<FleetBrake>>,
-        (obeys_config_map, follows_tenants): (bool, bool),
+        settings: CacheSettings,
     ) -> Self {
         Self {
             path: state_dir.join(FILE),
@@ -79,8 +87,7 @@ impl ClusterCache {
             policies,
             pauses,
             fleet,
-            obeys_config_map,
-            follows_tenants,
+            settings,
             policies_known: AtomicBool::new(false),
             written: std::sync::Mutex::default(),
             is_unwritten: AtomicBool::new(false),
@@ -121,12 +128,12 @@ impl ClusterCache {
             );
         }
         // Where the configuration does not follow them they mean nothing.
-        let tenants = match self.follows_tenants {
+        let tenants = match self.settings.follows_tenants {
             true => &snapshot.tenants[..],
             false => &[],
         };
         self.policies.restore(&snapshot.policies, tenants);
-        for source in snapshot.pauses(self.obeys_config_map) {
+        for source in snapshot.pauses(self.settings.obeys_config_map) {
             self.pauses.set(source, true);
         }
         if let Some(fleet) = &self.fleet {
@@ -284,7 +291,7 @@ mod tests {
             Arc::new(PolicyStore::new(evaluator)),
             Arc::new(pauses),
             Some(fleet),
-            (false, false),
+            CacheSettings::default(),
         )
     }
 

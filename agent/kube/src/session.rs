@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     announcement::Announcements,
-    cache::ClusterCache,
+    cache::{CacheSettings, ClusterCache},
     fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
@@ -135,10 +135,10 @@ impl Cluster {
             Arc::clone(policies),
             Arc::clone(pauses),
             fleet.clone(),
-            (
-                cluster.pause_config_map.is_some(),
-                cluster.tenant_grace.is_some(),
-            ),
+            CacheSettings {
+                obeys_config_map: cluster.pause_config_map.is_some(),
+                follows_tenants: cluster.tenant_grace.is_some(),
+            },
         ));
         let is_known = cache.restore();
         let mut followers = Followers::start(&client, cluster, policies, pauses, fleet);
