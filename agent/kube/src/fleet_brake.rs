@@ -64,88 +64,56 @@ pub(crate) struct PublishedState {
     resource_version: Option<String>,
 }
 
-/// Whether the brake could work when it was used last; `None` before that.
-#[derive(Clone, Copy, Debug, Default)]
-struct Usable {
-    /// The published state is there.
-    published: Option<bool>,
-    /// The entries could be read, and written where that was needed.
-    entries: Option<bool>,
+/// Times of a node's reports.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportTimes {
+    /// Longest random wait before a report.
+    pub spread: Duration,
+    /// Pause between two reports.
+    pub every: Duration,
 }
 
-/// One node's part of the fleet brake.
-pub struct FleetBrake {
-    client: Arc<ApiClient>,
-    config: FleetConfig,
-    node: String,
-    limiter: Arc<EvictionLimiter>,
-    published: Mutex<PublishedState>,
-    usable: Mutex<Usable>,
-    spread: Duration,
-    report_every: Duration,
-}
-
-impl FleetBrake {
-    /// A part that is not yet running.
-    pub fn new(
-        client: Arc<ApiClient>,
-        config: FleetConfig,
-        node: &str,
-        limiter: Arc<EvictionLimiter>,
-    ) -> Arc<Self> {
-        Self::with_times(client, config, node, limiter, (SPREAD, REPORT_EVERY))
-    }
-
-    /// Creates a part with other times than `SPREAD` and `REPORT_EVERY`.
-    pub fn with_times(
-        client: Arc<ApiClient>,
-        config: FleetConfig,
-        node: &str,
-        limiter: Arc<EvictionLimiter>,
-        (spread, report_every): (Duration, Duration),
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            client,
-            config,
-            node: node.to_owned(),
-            limiter,
-            published: Mutex::default(),
-            usable: Mutex::default(),
-            spread,
-            report_every,
-        })
-    }
-
-    /// Follows the published state, and reports this node's evictions, for ever.
-    pub async fn run(self: Arc<Self>) {
-        let handler = Follower {
-            fleet: Arc::clone(&self),
-            incoming: None,
-        };
-        tokio::select! {
-            () = run_watcher(&self.client, handler) => {}
-            () = self.report_evictions() => {}
+impl Default for ReportTimes {
+    fn default() -> Self {
+        Self {
+            spread: SPREAD,
+            every: REPORT_EVERY,
         }
     }
+}
 
-    /// Whether both ConfigMaps are there and the last report has reached them.
-    pub fn is_available(&self) -> bool {
-        let usable = *self.usable.lock().unwrap_or_else(PoisonError::into_inner);
-        usable.published == Some(true) && usable.entries == Some(true)
+/// One of the brake's ConfigMaps.
+#[derive(Debug)]
+struct UsedConfigMap {
+    /// With its namespace.
+    name: String,
+    /// Whether it could be used the last time; `None` before that.
+    is_usable: Mutex<Option<bool>>,
+}
+
+impl UsedConfigMap {
+    fn new(name: String) -> Self {
+        let is_usable = Mutex::default();
+        Self { name, is_usable }
     }
 
-    /// Takes note of what has come of using one of the ConfigMaps; trouble is logged once.
-    fn note(
-        &self,
-        which: fn(&mut Usable) -> &mut Option<bool>,
-        suffix: &str,
-        trouble: Option<&str>,
-    ) {
+    fn is_usable(&self) -> Option<bool> {
+        *self
+            .is_usable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of what has come of using it; trouble is logged once.
+    fn note(&self, trouble: Option<&str>) {
         let before = {
-            let mut usable = self.usable.lock().unwrap_or_else(PoisonError::into_inner);
-            which(&mut usable).replace(trouble.is_none())
+            let mut is_usable = self
+                .is_usable
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            is_usable.replace(trouble.is_none())
         };
-        let config_map = format!("{}{suffix}", self.config.config_map);
+        let config_map = &self.name;
         match trouble {
             Some(reason) if before != Some(false) => tracing::warn!(
                 config_map,
@@ -164,28 +132,93 @@ impl FleetBrake {
             None => {}
         }
     }
+}
+
+/// One node's part of the fleet brake.
+pub struct FleetBrake {
+    client: Arc<ApiClient>,
+    config: FleetConfig,
+    node: String,
+    limiter: Arc<EvictionLimiter>,
+    published: Mutex<PublishedState>,
+    /// The one with the published state: whether it is there.
+    published_map: UsedConfigMap,
+    /// The one with the entries: whether they could be read, and written where that was needed.
+    entries_map: UsedConfigMap,
+    times: ReportTimes,
+}
+
+impl FleetBrake {
+    /// A part that is not yet running.
+    pub fn new(
+        client: Arc<ApiClient>,
+        config: FleetConfig,
+        node: &str,
+        limiter: Arc<EvictionLimiter>,
+    ) -> Arc<Self> {
+        Self::with_times(client, config, node, limiter, ReportTimes::default())
+    }
+
+    /// Creates a part with other times.
+    pub fn with_times(
+        client: Arc<ApiClient>,
+        config: FleetConfig,
+        node: &str,
+        limiter: Arc<EvictionLimiter>,
+        times: ReportTimes,
+    ) -> Arc<Self> {
+        let map = |suffix| UsedConfigMap::new(format!("{}{suffix}", config.config_map));
+        Arc::new(Self {
+            client,
+            published_map: map(""),
+            entries_map: map(ENTRIES),
+            config,
+            node: node.to_owned(),
+            limiter,
+            published: Mutex::default(),
+            times,
+        })
+    }
+
+    /// Follows the published state, and reports this node's evictions, for ever.
+    pub async fn run(self: Arc<Self>) {
+        let handler = Follower {
+            fleet: Arc::clone(&self),
+            incoming: None,
+        };
+        tokio::select! {
+            () = run_watcher(&self.client, handler) => {}
+            () = self.report_evictions() => {}
+        }
+    }
+
+    /// Whether both ConfigMaps are there and the last report has reached them.
+    pub fn is_available(&self) -> bool {
+        let maps = [&self.published_map, &self.entries_map];
+        maps.map(UsedConfigMap::is_usable) == [Some(true); 2]
+    }
 
     fn note_entries(&self, result: &Result<(), ApiError>) {
         let trouble = result.as_ref().err().map(ToString::to_string);
-        self.note(|usable| &mut usable.entries, ENTRIES, trouble.as_deref());
+        self.entries_map.note(trouble.as_deref());
     }
 
     fn note_published(&self, is_there: bool) {
         let trouble = (!is_there).then_some("there is no such ConfigMap");
-        self.note(|usable| &mut usable.published, "", trouble);
+        self.published_map.note(trouble);
     }
 
     async fn report_evictions(&self) {
         // None yet.
         let mut reported = None;
         let begun = signed(monotonic_ns());
-        let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
+        let mut look = Some(Instant::now() + self.times.spread.mul_f64(fastrand::f64()));
         loop {
-            tokio::time::sleep(POLL_INTERVAL.min(self.report_every)).await;
+            tokio::time::sleep(POLL_INTERVAL.min(self.times.every)).await;
             if look.is_some_and(|at| at <= Instant::now()) {
                 let found = self.entries().await.map(drop);
                 self.note_entries(&found);
-                let later = self.report_every * LOOK_AGAIN;
+                let later = self.times.every * LOOK_AGAIN;
                 let again = || Instant::now() + later.mul_f64(0.5 + fastrand::f64());
                 look = found.is_err().then(again);
             }
@@ -194,7 +227,7 @@ impl FleetBrake {
             if last == reported || self.client.is_shadow() {
                 continue;
             }
-            tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
+            tokio::time::sleep(self.times.spread.mul_f64(fastrand::f64())).await;
             let Some(evicted) = last.and_then(|last| self.time_that_counts(last)) else {
                 // The API server was away for so long that this eviction says nothing about the present.
                 reported = last;
@@ -209,7 +242,7 @@ impl FleetBrake {
                 reported = last;
                 look = None;
             }
-            tokio::time::sleep(self.report_every).await;
+            tokio::time::sleep(self.times.every).await;
         }
     }
 

@@ -6,7 +6,7 @@ use evictd_engine::{
     limiter::{EvictionKind, EvictionLimiter},
     permit::LastResort,
 };
-use evictd_kube::fleet_brake::FleetBrake;
+use evictd_kube::fleet_brake::{FleetBrake, ReportTimes};
 use evictd_tests::{
     apiserver::State, policy_fixture::BarePod, prelude::*, watch_fixture::Following,
 };
@@ -44,7 +44,10 @@ impl Node {
             },
         };
         let limiter = Arc::new(EvictionLimiter::default());
-        let times = (Duration::ZERO, Duration::from_millis(200));
+        let times = ReportTimes {
+            spread: Duration::ZERO,
+            every: Duration::from_millis(200),
+        };
         let connection = Arc::clone(&following.connection);
         let fleet = FleetBrake::with_times(connection, config, name, Arc::clone(&limiter), times);
         following.spawn(Arc::clone(&fleet).run());
