@@ -123,12 +123,10 @@ struct Remover {
     /// Whether the API server is being asked for names.
     asks_names: bool,
     retry: Retry,
-    /// Where evictions go when their pods are removed: as many as `most_jobs` can wait there.
+    /// Where evictions go when their pods are removed: as many as are unreported can wait there.
     removed: mpsc::UnboundedSender<Job>,
     /// Number of evictions that were taken and are not reported, for the end of the agent.
     unreported: Arc<AtomicUsize>,
-    /// Largest number of them: as many as an earlier agent has left, and some more.
-    most_jobs: usize,
     evicted_pods: EvictedPods,
     /// Evictions for files whose pods are not deleted yet, by their ids: until when their files are awaited, in
     /// nanoseconds of CLOCK_MONOTONIC.
@@ -189,8 +187,7 @@ impl Retry {
 }
 
 impl Reporter {
-    /// A reporter that starts with what an earlier agent has left, of which so many `old` ones follow. `policies` know
-    /// what runs on this node.
+    /// A reporter that starts with what an earlier agent has left. `policies` know what runs on this node.
     pub fn new(
         client: Arc<ApiClient>,
         journal: DiskQueue,
@@ -198,7 +195,6 @@ impl Reporter {
         node: &str,
         evicted_pods: EvictedPods,
         left_over: Vec<EvictionRecord>,
-        old: usize,
     ) -> Self {
         let (sender, removed) = mpsc::unbounded_channel();
         let unreported = Arc::new(AtomicUsize::new(left_over.len()));
@@ -217,7 +213,6 @@ impl Reporter {
             policies,
             node: node.to_owned(),
             boot: boot_id(),
-            most_jobs: left_over.len() + old + QUEUE,
             jobs: left_over.into_iter().map(|e| Job::new(e, None)).collect(),
             requests: FuturesUnordered::new(),
             namespaces: Vec::new(),
@@ -249,6 +244,8 @@ impl Reporter {
 impl Remover {
     async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut is_closed = false;
+        // As many as an earlier agent has left, and some more.
+        let most_unreported = self.jobs.len() + queue.max_capacity();
         self.await_files_of_left_over();
         loop {
             self.look_for_taken_back();
@@ -260,7 +257,11 @@ impl Remover {
             let is_nameless = self.jobs.iter().any(Job::is_nameless);
             tokio::select! {
                 next = queue.recv(), if !is_closed => match next {
-                    Some(job) => self.take(job),
+                    Some(job) if self.unreported.load(Ordering::Relaxed) < most_unreported => {
+                        self.take(job);
+                    }
+                    // The journal keeps it for the next start.
+                    Some(_) => self.client.counters.reports_deferred.add(),
                     None => is_closed = true,
                 },
                 Some(answer) = self.requests.next() => self.finish(answer),
@@ -273,16 +274,11 @@ impl Remover {
         }
     }
 
-    /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the
-    /// next start.
+    /// Takes an eviction in, before those that wait already.
     fn take(&mut self, job: Job) {
-        if self.unreported.load(Ordering::Relaxed) < self.most_jobs {
-            self.unreported.fetch_add(1, Ordering::Relaxed);
-            self.await_files(&job);
-            self.jobs.push_front(job);
-        } else {
-            self.client.counters.reports_deferred.add();
-        }
+        self.unreported.fetch_add(1, Ordering::Relaxed);
+        self.await_files(&job);
+        self.jobs.push_front(job);
     }
 
     /// Begins with all that find a place; those that were tried before wait for the end of a pause.

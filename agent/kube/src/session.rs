@@ -161,7 +161,6 @@ impl Cluster {
             node,
             cluster.evicted_pods,
             left_over,
-            old.len(),
         );
         let unreported = reporter.unreported();
         let writer = NodeWriter::new(

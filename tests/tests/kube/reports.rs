@@ -3,7 +3,7 @@
 use evictd_config::EvictedPods;
 use evictd_engine::{Cause, EvictionDecision, Message, record::SignalReading};
 use evictd_kube::{
-    reporter::{Job, Reporter},
+    reporter::{Job, QUEUE, Reporter},
     watch::pods::{self, WatchedPods},
 };
 use evictd_store::{
@@ -36,8 +36,8 @@ fn reports(evicted_pods: EvictedPods) -> Reports {
     ));
     let known = (pods, Arc::clone(f.store.evaluator()));
     let journal = disk.queue().clone();
-    let reporter = Reporter::new(client, journal, known, NODE, evicted_pods, Vec::new(), 0);
-    let (queue, jobs) = mpsc::channel(64);
+    let reporter = Reporter::new(client, journal, known, NODE, evicted_pods, Vec::new());
+    let (queue, jobs) = mpsc::channel(QUEUE);
     f.spawn(reporter.run(jobs));
     Reports {
         f,
