@@ -103,12 +103,12 @@ const RESTARTED: &str = "restarted";
 
 /// Reports evictions to the API server.
 pub struct Reporter {
-    remover: Remover,
-    teller: Teller,
+    pod_deleter: PodDeleter,
+    event_sender: EventSender,
 }
 
 /// Sees to it that evicted pods do not run again.
-struct Remover {
+struct PodDeleter {
     client: Arc<ApiClient>,
     pods: Arc<WatchedPods>,
     policies: Arc<PolicyEvaluator>,
@@ -140,7 +140,7 @@ struct Remover {
 }
 
 /// Sends the Events of evictions whose pods are removed.
-struct Teller {
+struct EventSender {
     client: Arc<ApiClient>,
     journal: DiskQueue,
     events: Events,
@@ -198,7 +198,7 @@ impl Reporter {
     ) -> Self {
         let (sender, removed) = mpsc::unbounded_channel();
         let unreported = Arc::new(AtomicUsize::new(left_over.len()));
-        let teller = Teller {
+        let event_sender = EventSender {
             client: Arc::clone(&client),
             journal,
             events: Events::new(node),
@@ -207,7 +207,7 @@ impl Reporter {
             retry: Retry::at_once(),
             unreported: Arc::clone(&unreported),
         };
-        let remover = Remover {
+        let pod_deleter = PodDeleter {
             client,
             pods,
             policies,
@@ -226,22 +226,25 @@ impl Reporter {
             looked: Instant::now(),
             is_refusal_logged: false,
         };
-        Self { remover, teller }
+        Self {
+            pod_deleter,
+            event_sender,
+        }
     }
 
     /// Evictions that were taken and are not reported.
     pub fn unreported(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.remover.unreported)
+        Arc::clone(&self.pod_deleter.unreported)
     }
 
     /// Reports until the queue is closed and what it had was tried; the journal knows what is left.
     pub async fn run(self, queue: mpsc::Receiver<Job>) {
         // Without the one the other comes to its end.
-        join(self.remover.run(queue), self.teller.run()).await;
+        join(self.pod_deleter.run(queue), self.event_sender.run()).await;
     }
 }
 
-impl Remover {
+impl PodDeleter {
     async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut is_closed = false;
         // As many as an earlier agent has left, and some more.
@@ -449,7 +452,7 @@ impl Remover {
         self.done(*job);
     }
 
-    /// The pod does not run again: what is left to do is to tell of it.
+    /// The pod does not run again: only its Events are left to send.
     fn done(&mut self, mut job: Job) {
         // After a refusal the files stay as well.
         if !job.is_refusal_logged && self.awaited.remove(&job.eviction.id).is_some() {
@@ -516,19 +519,19 @@ impl Remover {
     }
 }
 
-impl Teller {
+impl EventSender {
     async fn run(mut self) {
         loop {
             let flush = self.events.next_flush();
             let due = Instant::now() + flush.unwrap_or_default();
             tokio::select! {
                 next = self.removed.recv() => match next {
-                    Some(job) => self.tell(job).await,
+                    Some(job) => self.report(job).await,
                     None => return,
                 },
                 () = sleep_until(self.retry.at.into()), if !self.jobs.is_empty() => {
                     if let Some(job) = self.jobs.pop_front() {
-                        self.tell(job).await;
+                        self.report(job).await;
                     }
                 }
                 () = sleep_until(due.into()), if flush.is_some() => {
@@ -541,7 +544,7 @@ impl Teller {
     }
 
     /// Sends the Events of an eviction. One that is not taken now holds up no other.
-    async fn tell(&mut self, mut job: Job) {
+    async fn report(&mut self, mut job: Job) {
         if let Err(error) = self.send(&job.eviction).await {
             job.take_refusal(&error, &self.client);
             if job.attempts < ATTEMPTS {
