@@ -50,7 +50,7 @@ const NODE_STATUS_REPORT: Duration = Duration::from_secs(300);
 /// How long the start waits for the API server's list; without it the pods are known by their cgroups.
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
-const FIRST_WORD: Duration = Duration::from_secs(2);
+const LEFT_OVER_STAYS: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
 const REQUESTED: usize = 8;
 
@@ -181,7 +181,10 @@ impl Cluster {
         );
         let (kept, stay) = (
             Arc::clone(&cache),
-            config.eviction.pressure_transition_period.max(FIRST_WORD),
+            config
+                .eviction
+                .pressure_transition_period
+                .max(LEFT_OVER_STAYS),
         );
         let (events, sending) = EventQueue::start(&client, node);
         let tasks = Tasks {
@@ -468,7 +471,7 @@ impl Cluster {
                 soft.task.abort();
             }
         };
-        let untold = self.events.places();
+        let unsent = self.events.places();
         // Without a sender these tasks come to their end by themselves.
         drop((self.evictions, self.desired, self.events));
         let Tasks {
@@ -489,7 +492,7 @@ impl Cluster {
         }
         if reported.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
-            let lost = untold.taken();
+            let lost = unsent.taken();
             if lost > 0 {
                 tracing::warn!(
                     lost,

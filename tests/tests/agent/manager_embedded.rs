@@ -381,8 +381,8 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
     for part in &mut bomb {
         part.begin("threads 8000").unwrap();
     }
-    let is_told = || files.evicted().contains(&"bomb".to_owned());
-    assert!(until(SOON, is_told));
+    let is_reported = || files.evicted().contains(&"bomb".to_owned());
+    assert!(until(SOON, is_reported));
     // What has stopped by itself is evicted by the kubelet's order, after the others.
     let has_stopped = bomb.iter_mut().all(|part| part.done().is_ok());
     skip_if!(has_stopped.then_some("the bomb was complete before a look: this machine is busy"));

@@ -96,7 +96,7 @@ impl Guarded {
     }
 
     /// What the guard has killed is an evicted pod like others, once: the agent says so that was stopped, or the next one.
-    fn is_told_by(&self, stopped: Option<Agent>) {
+    fn is_reported_by(&self, stopped: Option<Agent>) {
         let agent = match stopped {
             Some(agent) => agent.go_on().map(|()| agent).unwrap(),
             None => self.start().unwrap(),
@@ -164,7 +164,7 @@ fn at_any_moment(what: &str, fate: Fate) {
             guarded.wait_for_usage(*at_mib);
             let stopped = fate(agent);
             guarded.ends_the_hog(hog);
-            guarded.is_told_by(stopped);
+            guarded.is_reported_by(stopped);
         }
         let ends = moments.len();
         println!("{what} at {rate} MB/s: {ends} hogs ended by the guard, no OOM kill");
@@ -232,7 +232,7 @@ fn a_hog_that_takes_the_place_of_page_cache() {
         let stopped = fate(agent);
         guarded.ends_the_hog(hog);
         assert!(writer.is_alive());
-        guarded.is_told_by(stopped);
+        guarded.is_reported_by(stopped);
     }
 }
 
@@ -275,7 +275,7 @@ fn page_cache_that_comes_kills_no_pod() {
         let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "100"]).unwrap();
         guarded.ends_the_hog(hog);
         assert!(innocents[1].is_alive());
-        guarded.is_told_by(stopped);
+        guarded.is_reported_by(stopped);
     }
 }
 
@@ -375,7 +375,7 @@ fn a_hog_of_many_processes() {
         guarded.wait_for_usage(240);
         let oom = until(Duration::from_secs(4), || guarded.oom_kills() > 0);
         assert!(!oom && guarded.bystander.is_alive());
-        guarded.is_told_by(stopped);
+        guarded.is_reported_by(stopped);
     }
 }
 

@@ -594,8 +594,8 @@ fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, node_rate: Op
     let grows = ["--mib", "4000", "--rate", rate];
     let running = Vec::from_iter(hogs.iter().map(|name| files.hog(name, &grows)));
     running.into_iter().for_each(|mut hog| hog.killed());
-    let is_told = || hogs.iter().all(|hog| files.evicted().contains(hog));
-    assert!(until(LONG, is_told));
+    let is_reported = || hogs.iter().all(|hog| files.evicted().contains(hog));
+    assert!(until(LONG, is_reported));
     std::thread::sleep(MOMENT);
     let evicted = files.evicted();
     assert!(evicted.len() <= hogs.len() + 1, "{evicted:?}");

@@ -144,12 +144,12 @@ impl Crossing {
         // Sooner or later another task charges there.
         let timeout = Duration::from_secs(5);
         assert!(waiter.wakes_within(timeout), "a huge page on {cpu}");
-        assert!(self.is_told_once());
+        assert!(self.is_reported_once());
         local.clear();
         cpus::tie(0, &cpus).unwrap();
     }
 
-    fn is_told_once(&mut self) -> bool {
+    fn is_reported_once(&mut self) -> bool {
         self.trigger.next_crossing().is_some() && self.trigger.next_crossing().is_none()
     }
 }
@@ -166,7 +166,7 @@ fn on(hook: MemoryHook) {
             _ => assert!(reader.wakes(), "the thread that polls is woken"),
         }
         crossing.charge_on(hog);
-        assert!(crossing.is_told_once(), "{act:?}");
+        assert!(crossing.is_reported_once(), "{act:?}");
     }
     for cpu in cpus::allowed().into_iter().take(2) {
         let mut local = crossing.wakeups.open(cpu).unwrap();
@@ -179,7 +179,7 @@ fn on(hook: MemoryHook) {
             crossing.arm(act);
             let (hog, waiter) = if is_heard {
                 let hog = crossing.cross(cpu);
-                assert!(crossing.is_told_once());
+                assert!(crossing.is_reported_once());
                 // That may have taken longer than a reader is given. Once read, it is over.
                 std::thread::sleep(Duration::from_millis(1));
                 local.clear();
@@ -195,7 +195,7 @@ fn on(hook: MemoryHook) {
                 assert!(waiter.sleeps(), "{act:?} on {cpu}, heard of: {is_heard}");
             }
             if !is_heard {
-                assert!(crossing.is_told_once(), "{act:?}");
+                assert!(crossing.is_reported_once(), "{act:?}");
             }
             local.clear();
         }

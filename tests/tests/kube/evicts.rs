@@ -252,7 +252,7 @@ fn evicted_in_an_outage(name: &str) -> (ClusterNode, Agent) {
 
 /// The pod was deleted with so many requests, and one Event tells of it.
 #[track_caller]
-fn is_told_once(member: &ClusterNode, deletes: usize) {
+fn is_reported_once(member: &ClusterNode, deletes: usize) {
     assert_eq!(member.outcomes(1), ["deleted"]);
     let path = "/namespaces/default/pods/wild";
     assert_eq!(member.server.count("DELETE", path), deletes);
@@ -264,7 +264,7 @@ fn is_told_once(member: &ClusterNode, deletes: usize) {
 fn an_outage_delays_the_report_and_nothing_else() {
     let (mut member, _agent) = as_root!(evicted_in_an_outage("outage"));
     member.server.come_back().unwrap();
-    is_told_once(&member, 1);
+    is_reported_once(&member, 1);
 }
 
 // R42: killed between the journal and the API, the next agent goes on; the one after it has nothing left to say.
@@ -274,12 +274,12 @@ fn a_crash_in_between_costs_nothing() {
     agent.kill();
     member.server.come_back().unwrap();
     let agent = member.start().unwrap();
-    is_told_once(&member, 1);
+    is_reported_once(&member, 1);
     agent.kill();
     let agent = connected(&member);
     std::thread::sleep(Duration::from_millis(500));
     drop(agent);
-    is_told_once(&member, 1);
+    is_reported_once(&member, 1);
     assert_eq!(member.server.count("DELETE", ""), 1);
 }
 
@@ -292,7 +292,7 @@ fn rewrite_journal(member: &ClusterNode, from: &str, to: &str) {
 }
 
 /// The next agent tells of an eviction of before, and leaves the pod alone.
-fn is_told_and_no_more(mut member: ClusterNode) {
+fn is_reported_and_no_more(mut member: ClusterNode) {
     member.server.come_back().unwrap();
     let mut agent = member.start().unwrap();
     assert_eq!(member.outcomes(1), ["restarted"]);
@@ -309,7 +309,7 @@ fn an_eviction_of_another_boot_ends_no_pod() {
     drop(agent);
     let other = "00000000-0000-4000-8000-000000000000";
     rewrite_journal(&member, &boot_id(), other);
-    is_told_and_no_more(member);
+    is_reported_and_no_more(member);
 }
 
 #[test]
@@ -327,12 +327,12 @@ fn an_old_eviction_ends_no_pod_that_runs_anew() {
         let pod = member.cgroup_of(&ClusterNode::uid(1), "BestEffort");
         let _hog = runs.then(|| Hog::start(&pod.unwrap(), &["--mib", "20"]).unwrap());
         if runs {
-            is_told_and_no_more(member);
+            is_reported_and_no_more(member);
             continue;
         }
         member.server.come_back().unwrap();
         let _agent = member.start().unwrap();
-        is_told_once(&member, 1);
+        is_reported_once(&member, 1);
     }
 }
 
@@ -387,7 +387,7 @@ fn trouble_is_outlasted() {
         .fails("PATCH", STATUS, 100, InjectedFault::Hang);
     let _agent = member.start().unwrap();
     Hog::until_killed(&wild, &WILD);
-    is_told_once(&member, 4);
+    is_reported_once(&member, 4);
 }
 
 // R12, R42: no API server from the start. The cgroups tell which pods run here; static pods stay protected; the name
@@ -407,7 +407,7 @@ fn without_an_api_server_the_cgroups_tell() {
     assert_eq!(eviction.uid, ClusterNode::uid(1));
     assert_eq!(eviction.namespace, "", "nobody has told its name");
     member.server.come_back().unwrap();
-    is_told_once(&member, 1);
+    is_reported_once(&member, 1);
 }
 
 // R42: a pod that the API server has not told of may be of any priority. It goes when nothing else is left, although it uses
@@ -626,8 +626,8 @@ fn a_namespace_that_is_being_deleted_takes_no_event() {
     let _agent = member.start().unwrap();
     member.evicts(&wild, "deleted");
     assert!(events(&member, "Evicted", "Pod").is_empty());
-    let is_told = |m: &ClusterNode| !events(m, "EvictionThresholdMet", "Node").is_empty();
-    assert!(member.wait(SOON, is_told));
+    let is_reported = |m: &ClusterNode| !events(m, "EvictionThresholdMet", "Node").is_empty();
+    assert!(member.wait(SOON, is_reported));
 }
 
 /// What the API server has against the DELETE, it need not have against the Event, which is then all that is told.

@@ -185,8 +185,8 @@ fn old_entries_keep_no_new_one_away() {
     })
     .unwrap();
     Node::new(&f, "n1").evicts();
-    let is_told = |f: &Following| entries(&f.server.state()).contains(&"n1".to_owned());
-    assert!(f.wait(is_told));
+    let is_reported = |f: &Following| entries(&f.server.state()).contains(&"n1".to_owned());
+    assert!(f.wait(is_reported));
     assert!(entries(&f.server.state()).len() < 2500);
 }
 

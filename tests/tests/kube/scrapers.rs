@@ -114,8 +114,8 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
     // Its review takes no longer than any request, and it is told, or its time is over.
     let mut text = String::new();
     let _ = waits.read_to_string(&mut text);
-    let is_told = text.starts_with("HTTP/1.1 503");
-    assert!(is_told || text.is_empty(), "{text}");
+    let is_refused = text.starts_with("HTTP/1.1 503");
+    assert!(is_refused || text.is_empty(), "{text}");
 }
 
 /// A certificate that was renewed is taken without a restart; one that cannot be used changes nothing.

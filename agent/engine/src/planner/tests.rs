@@ -541,10 +541,10 @@ fn files_are_waited_for_from_when_their_pod_is_deleted() {
 // R43
 #[test]
 fn a_time_without_looks_is_no_time_of_a_victim() {
-    let stands_still = |is_told: bool| {
+    let stands_still = |is_noted: bool| {
         let stood = std::cell::Cell::new(false);
         second_goes_after(|scene, now| {
-            if now == 40 && !stood.replace(true) && is_told {
+            if now == 40 && !stood.replace(true) && is_noted {
                 scene.planner.stood_still(35_000_000_000, SECOND * 41);
             }
             !(5..40).contains(&now)

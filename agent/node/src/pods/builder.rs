@@ -142,7 +142,7 @@ impl PodTableBuilder {
         known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Refresh {
         let mut visited = Visited::default();
-        let retold = self.held.iter().filter(|(path, held)| {
+        let with_news = self.held.iter().filter(|(path, held)| {
             let pod = &held.entry.pod;
             let is_news = match known(&held.uid(path), Some(pod)) {
                 PodUpdate::New(_) => true,
@@ -151,7 +151,7 @@ impl PodTableBuilder {
             };
             is_news && !directories.contains(*path)
         });
-        let mut look_at: BTreeSet<PathBuf> = retold.map(|(path, _)| path.clone()).collect();
+        let mut look_at: BTreeSet<PathBuf> = with_news.map(|(path, _)| path.clone()).collect();
         look_at.extend(self.opener.failed().cloned());
         look_at.extend(directories.iter().cloned());
         let mut gone = Vec::new();
@@ -399,12 +399,12 @@ mod tests {
             pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
         };
         assert_eq!(kept(&first, &second), [true, false, true]);
-        // Another word of the third: seen without any directory.
-        let retold = |of: &str, held: Option<&Pod>| match of == uid(2) {
+        // Another name of the third: seen without any directory.
+        let renamed = |of: &str, held: Option<&Pod>| match of == uid(2) {
             true => PodUpdate::new(Some(&named("b", of)), held),
             false => described(of, held),
         };
-        let third = all(&joined.follow(&nothing, retold).table.unwrap());
+        let third = all(&joined.follow(&nothing, renamed).table.unwrap());
         assert_eq!(third[2].pod.name, "b");
         assert_eq!(kept(&second, &third), [true, true, false]);
         // It is over: its other values stay, and that is told once.
@@ -415,12 +415,12 @@ mod tests {
         let fourth = all(&joined.follow(&nothing, over).table.unwrap());
         assert!(fourth[2].pod.is_over() && fourth[2].pod.name == "b");
         assert!(joined.refresh(over).table.is_none());
-        joined.follow(&nothing, retold);
+        joined.follow(&nothing, renamed);
         // Gone, and come.
         fs::remove_dir_all(&pods[0]).unwrap();
         assert_eq!(
             joined
-                .follow(&touched(0), retold)
+                .follow(&touched(0), renamed)
                 .table
                 .unwrap()
                 .entries
@@ -428,10 +428,13 @@ mod tests {
             2
         );
         let new = pod_dir(root, &uid(7));
-        let come = joined.follow(&BTreeSet::from([new]), retold).table.unwrap();
+        let come = joined
+            .follow(&BTreeSet::from([new]), renamed)
+            .table
+            .unwrap();
         assert_eq!(come.entries.len(), 3);
         assert!(
-            joined.refresh(retold).table.is_none(),
+            joined.refresh(renamed).table.is_none(),
             "a full look finds nothing else"
         );
     }

@@ -805,7 +805,7 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
         signal: Some(signal),
         ..restored("victim")
     };
-    for (restored, is_told) in [
+    for (restored, is_reported) in [
         (None, false),
         (Some(of(Signal::MemoryAvailable)), false),
         (Some(of(DISK)), true),
@@ -827,7 +827,7 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
             }
         }
         let stuck = node.look(11 * SECOND).stuck;
-        assert_eq!(stuck.is_empty(), !is_told, "{stuck:?}");
+        assert_eq!(stuck.is_empty(), !is_reported, "{stuck:?}");
     }
 }
 
