@@ -14,9 +14,7 @@ use evictd_engine::{EvictionDecision, NodeState, Pod, node_reclaim::KnownPods, s
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{
-        EvictionRecord, Record, RequestRecord, oom_kill::OomKillRecord, shadow::KubeletEviction,
-    },
+    record::{EvictionRecord, Record, RequestRecord, oom_kill::PodName, shadow::KubeletEviction},
 };
 use evictd_sys::clock::ClockJump;
 use tokio::{
@@ -115,7 +113,7 @@ impl Cluster {
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        (journal, mut left_over): (&DiskQueue, Vec<EvictionRecord>),
+        (journal, left_over): (&DiskQueue, Vec<EvictionRecord>),
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
     ) -> Result<Self, StartError> {
@@ -142,18 +140,9 @@ impl Cluster {
         ));
         let is_known = cache.restore();
         let mut followers = Followers::start(&client, cluster, policies, pauses, fleet);
-        let knowing = Arc::clone(&cache);
-        followers.when_settled(move || knowing.set_policies_known());
-        // Nothing is deleted in shadow mode: they wait for an agent that is not.
-        left_over.retain(|eviction| eviction.shadow || !config.shadow);
-        if !left_over.is_empty() {
-            tracing::info!(
-                evictions = left_over.len(),
-                "an earlier agent has left evictions to report"
-            );
-        }
-        // Whether the pods of old ones run anew is known once the agent knows its pods.
-        let (old, left_over): (Vec<_>, Vec<_>) = left_over.into_iter().partition(is_old);
+        let settled = Arc::clone(&cache);
+        followers.when_settled(move || settled.set_policies_known());
+        let (old, left_over) = by_age(left_over, config.shadow);
         let reporter = Reporter::new(
             Arc::clone(&client),
             journal.clone(),
@@ -163,37 +152,21 @@ impl Cluster {
             left_over,
         );
         let unreported = reporter.unreported();
-        let writer = NodeWriter::new(
-            Arc::clone(&client),
-            node,
-            cluster.taint.clone(),
-            cluster.former_taint_prefixes.clone(),
-            NODE_STATUS_REPORT,
-        );
         let (evictions, queue) = mpsc::channel(QUEUE + old.len());
         let (desired, followed) = channel::channel(DesiredStatus::default());
         let (begin, begun) = oneshot::channel();
-        let watching = pods::run(Arc::clone(&client), node.clone(), Arc::clone(&pods));
-        let checking = check(
-            Arc::clone(&client),
-            cluster.clone(),
-            needed(config, cluster),
-        );
-        let (kept, stay) = (
-            Arc::clone(&cache),
-            config
-                .eviction
-                .pressure_transition_period
-                .max(LEFT_OVER_STAYS),
-        );
         let (events, sending) = EventQueue::start(&client, node);
+        let watching = pods::run(Arc::clone(&client), node.clone(), Arc::clone(&pods));
+        let rights = needed(config, cluster);
+        let checking = check(Arc::clone(&client), cluster.clone(), rights);
+        let kept = Arc::clone(&cache);
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(checking),
             cache: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
             events: sending,
-            node: tokio::spawn(keep_node(writer, followed, begun, stay)),
+            node: start_node_writer(&client, config, cluster, (followed, begun)),
         };
         let mut started = Self {
             client,
@@ -312,28 +285,28 @@ impl Cluster {
 
     /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force.
     pub fn report(&mut self, mut record: Record) {
-        if let Record::OomKill(kill) = &mut record
-            && !self.tells_of(kill)
-        {
-            return;
+        if let Record::OomKill(kill) = &mut record {
+            let Some(pod) = &mut kill.pod else {
+                return;
+            };
+            self.name_pod(pod);
+            // The API server does not know it, or too many kills have had an Event.
+            if pod.name.is_empty() || !self.oom_events.allows(&pod.uid, Instant::now()) {
+                return;
+            }
         }
         self.events.about_record(&record);
     }
 
-    /// Whether a kill has an Event: not too many have, and the API server knows the pod.
-    fn tells_of(&mut self, kill: &mut OomKillRecord) -> bool {
-        let Some(pod) = &mut kill.pod else {
-            return false;
-        };
+    /// A pod that is known by its cgroup only has its name here.
+    fn name_pod(&self, pod: &mut PodName) {
         self.pods.with(|store| {
-            // A pod that is known by its cgroup only has its name here.
             if let Some(known) = store.get(&pod.uid) {
                 pod.namespace.clone_from(&known.namespace);
                 pod.name.clone_from(&known.name);
                 pod.uid.clone_from(&known.uid);
             }
         });
-        !pod.name.is_empty() && self.oom_events.allows(&pod.uid, Instant::now())
     }
 
     /// Whether nothing may be changed from now on.
@@ -501,6 +474,42 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Splits what an earlier agent has left to report: old evictions, and those that are reported at once.
+fn by_age(
+    mut left_over: Vec<EvictionRecord>,
+    shadow: bool,
+) -> (Vec<EvictionRecord>, Vec<EvictionRecord>) {
+    // Nothing is deleted in shadow mode: they wait for an agent that is not.
+    left_over.retain(|eviction| eviction.shadow || !shadow);
+    if !left_over.is_empty() {
+        tracing::info!(
+            evictions = left_over.len(),
+            "an earlier agent has left evictions to report"
+        );
+    }
+    // Whether the pods of old ones run anew is known once the agent knows its pods.
+    left_over.into_iter().partition(is_old)
+}
+
+/// Starts the task that writes the Node's conditions and taints ([`keep_node`]).
+fn start_node_writer(
+    client: &Arc<ApiClient>,
+    config: &Config,
+    cluster: &ClusterConfig,
+    (desired, begun): (channel::Receiver<DesiredStatus>, oneshot::Receiver<()>),
+) -> JoinHandle<()> {
+    let writer = NodeWriter::new(
+        Arc::clone(client),
+        &cluster.node_name,
+        cluster.taint.clone(),
+        cluster.former_taint_prefixes.clone(),
+        NODE_STATUS_REPORT,
+    );
+    let transition = config.eviction.pressure_transition_period;
+    let stay = transition.max(LEFT_OVER_STAYS);
+    tokio::spawn(keep_node(writer, desired, begun, stay))
 }
 
 /// The rights that this configuration needs everywhere, besides those that all agents need.
