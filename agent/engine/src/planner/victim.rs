@@ -37,8 +37,16 @@ impl Planner {
             return None;
         }
         let growing = growing.as_ref();
-        let grower = || self.choose(node.beyond_rate()?, threshold, Some(growing?), true);
-        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, false) {
+        let grower = || {
+            self.choose(
+                node.beyond_rate()?,
+                threshold,
+                Some(growing?),
+                Excluded::AllButGrowers,
+            )
+        };
+        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing, Excluded::InVain)
+        {
             Some(chosen) => (chosen, false),
             None => (grower()?, true),
         };
@@ -222,14 +230,13 @@ impl Planner {
         Some(self.eviction_of(node, threshold, first.pod))
     }
 
-    /// Chooses a pod for one threshold, with `only_growers` one of those that make the growth. The order is that of the
-    /// ranking, the choice that of the fast path; before the pods that make a growth none is evicted in vain.
+    /// Chooses a pod for one threshold. The order is that of the ranking, the choice that of the fast path.
     fn choose(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
         growing: Option<&Growing<'_>>,
-        only_growers: bool,
+        excluded: Excluded,
     ) -> Option<EvictionDecision> {
         let resource = threshold.signal.resource();
         let ranked = self.ranked(node, threshold.signal);
@@ -256,9 +263,13 @@ impl Planner {
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
             };
-            match only_growers {
-                true => pass_over_all_but_growers(&mut candidates, rules, growth),
-                false => pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage),
+            match excluded {
+                Excluded::AllButGrowers => {
+                    pass_over_all_but_growers(&mut candidates, rules, growth)
+                }
+                Excluded::InVain => {
+                    pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage)
+                }
             };
         }
         let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
@@ -306,6 +317,15 @@ fn profile_at_looks(threshold: &Threshold) -> PaceProfile {
         PaceProfile::Sustained => PaceProfile::Immediate,
         profile => profile,
     }
+}
+
+/// The pods that do not go where others make an urgent growth.
+#[derive(Clone, Copy)]
+enum Excluded {
+    /// Those that come before the others, and would go in vain.
+    InVain,
+    /// All but those that make the growth.
+    AllButGrowers,
 }
 
 /// A growth, and the pods that have it.
