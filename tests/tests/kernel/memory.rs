@@ -31,7 +31,7 @@ impl Wire {
         let cgroup = TestCgroup::new(name, 256 * MIB).unwrap();
         let pod = cgroup.child("burstable/pod1").unwrap();
         let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-        let (object, built) = load(&[&scope], hook, false);
+        let (object, built) = load(&[&scope], hook);
         Ok(Self {
             trigger: built?.trigger,
             _object: object,

@@ -128,15 +128,19 @@ impl BpfObject {
     /// # Errors
     /// No BTF, no `bpf(2)`, not allowed to: the reason says which.
     pub fn load() -> Result<Self, ObjectError> {
-        Self::load_with_log(false)
+        Self::load_memory(false)
     }
 
-    /// Loads the object like [`BpfObject::load`]; `on` has the memory programs write what they do to the log
+    /// Loads the object like [`BpfObject::load`], with memory programs that write what they do to the log
     /// ([`BpfObject::kernel_log`]).
     ///
     /// # Errors
     /// As [`BpfObject::load`].
-    pub fn load_with_log(on: bool) -> Result<Self, ObjectError> {
+    pub fn load_with_log() -> Result<Self, ObjectError> {
+        Self::load_memory(true)
+    }
+
+    fn load_memory(logs: bool) -> Result<Self, ObjectError> {
         let kernel = btf::Btf::of_kernel()?;
         let mut globals = offsets::resolve(&kernel)?;
         let victims = offsets::resolve_victims(&kernel).map_err(|e| e.to_string());
@@ -152,7 +156,7 @@ impl BpfObject {
         globals.push(("SLACK_SHIFT", slack_shift(cpus)));
         globals.push(("PAGE_SHIFT", page_size().ilog2()));
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
-        let mut object = Self::create(OBJECT, Some(btf), &globals, on)?;
+        let mut object = Self::create(OBJECT, Some(btf), &globals, logs)?;
         object.victims = victims;
         Ok(object)
     }

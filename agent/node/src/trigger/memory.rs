@@ -238,17 +238,27 @@ pub struct Built {
     pub selected_hook: SelectedHook,
 }
 
-/// Loads the eBPF object and does what [`build`] does with it; `logs` as in [`BpfObject::load_with_log`]. The programs
-/// stay attached for as long as the object lives.
-pub fn load(
-    scopes: &[&MemoryCgroup],
-    forced: Option<MemoryHook>,
-    logs: bool,
-) -> (
+/// The loaded eBPF object, and what was built with it.
+pub type Loaded = (
     Result<BpfObject, ObjectError>,
     Result<Built, HookUnavailable>,
-) {
-    let mut object = BpfObject::load_with_log(logs);
+);
+
+/// Loads the eBPF object and does what [`build`] does with it. The programs stay attached for as long as the object lives.
+pub fn load(scopes: &[&MemoryCgroup], forced: Option<MemoryHook>) -> Loaded {
+    build_with(BpfObject::load(), scopes, forced)
+}
+
+/// The same with programs that write to the log ([`BpfObject::load_with_log`]).
+pub fn load_with_log(scopes: &[&MemoryCgroup], forced: Option<MemoryHook>) -> Loaded {
+    build_with(BpfObject::load_with_log(), scopes, forced)
+}
+
+fn build_with(
+    mut object: Result<BpfObject, ObjectError>,
+    scopes: &[&MemoryCgroup],
+    forced: Option<MemoryHook>,
+) -> Loaded {
     let refusal = object.as_ref().err().map(ToString::to_string);
     let loaded = object.as_mut();
     let loaded = loaded.map_err(|_| refusal.as_deref().unwrap_or_default());
