@@ -192,12 +192,14 @@ impl Allocatable {
         self.refusal = refusal;
     }
 
-    /// The scope that should be watched now instead of the one before. Searching the tree is left for when pods have
-    /// come.
-    pub fn refresh(&mut self, pods_have_changed: bool) -> Option<PodsScopes> {
-        if self.known.is_none() && !pods_have_changed {
-            return None;
-        }
+    /// The scope that should be watched now instead of the one before, as far as one is known: the tree is not searched.
+    pub fn refresh(&mut self) -> Option<PodsScopes> {
+        self.known.as_ref()?;
+        self.search()
+    }
+
+    /// The same when pods have come: the tree is searched.
+    pub fn search(&mut self) -> Option<PodsScopes> {
         let found = self.first();
         if let Some(PodsScopes { fastpath, .. }) = &found
             && !matches!(self.refusal, Some(NotInForce::Unwatched(_)))
@@ -253,7 +255,7 @@ mod tests {
         let pod = format!("kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice");
         tree(&after, &pod, &own);
         assert!(allocatable.search_again());
-        let scope = allocatable.refresh(true).unwrap().fastpath;
+        let scope = allocatable.search().unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), after);
         assert!(!allocatable.search_again());
     }
@@ -275,11 +277,11 @@ mod tests {
         assert!(allocatable.first().is_none());
         // The kubelet writes it later, and no pod changes.
         limit("1073741824\n");
-        let is_due = allocatable.search_again();
-        let first = allocatable.refresh(is_due).unwrap();
+        assert!(allocatable.search_again());
+        let first = allocatable.search().unwrap();
         assert_eq!(amounts(first.fastpath), (1024, 1));
         limit("max\n");
-        let refreshed = |a: &mut Allocatable| a.refresh(false).map(|pair| amounts(pair.fastpath));
+        let refreshed = |a: &mut Allocatable| a.refresh().map(|pair| amounts(pair.fastpath));
         assert_eq!(refreshed(&mut allocatable), Some((1024, 0)));
         assert_eq!(refreshed(&mut allocatable), None);
         limit("2147483648\n");
@@ -309,7 +311,7 @@ mod tests {
         let first = allocatable.first().unwrap().fastpath;
         assert_eq!(amounts(first), [1024, 102, 102]);
         assert!(matches!(allocatable.refusal, Some(NotInForce::Cut(_))));
-        let refreshed = |a: &mut Allocatable| Some(amounts(a.refresh(true)?.fastpath));
+        let refreshed = |a: &mut Allocatable| Some(amounts(a.search()?.fastpath));
         assert_eq!(refreshed(&mut allocatable), None);
         allocatable.reconfigure(&config("100Mi", "1Gi"));
         assert_eq!(refreshed(&mut allocatable), Some([1024, 100, 100]));

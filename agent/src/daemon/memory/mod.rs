@@ -80,10 +80,19 @@ impl Agent {
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.
-    pub fn follow_pods_scope(&mut self, pods_have_changed: bool) {
-        if let Some(PodsScopes { fastpath, manager }) =
-            self.memory.allocatable.refresh(pods_have_changed)
-        {
+    pub fn follow_pods_scope(&mut self) {
+        let found = self.memory.allocatable.search();
+        self.send_pods_scope(found);
+    }
+
+    /// The same where no pods have come: the tree is not searched.
+    pub fn refresh_pods_scope(&mut self) {
+        let found = self.memory.allocatable.refresh();
+        self.send_pods_scope(found);
+    }
+
+    fn send_pods_scope(&mut self, found: Option<PodsScopes>) {
+        if let Some(PodsScopes { fastpath, manager }) = found {
             self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
             self.fastpath.control.send_pods_scope(Box::new(fastpath));
             self.manager

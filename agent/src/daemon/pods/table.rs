@@ -164,7 +164,7 @@ impl Agent {
     /// Compares all cgroups with what is held open.
     pub fn refresh(&mut self) {
         if self.memory.allocatable.search_again() {
-            self.follow_pods_scope(true);
+            self.follow_pods_scope();
         }
         let table = self.pod_source.refresh();
         self.publish(table);
@@ -172,10 +172,11 @@ impl Agent {
 
     /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
     pub fn publish(&mut self, table: Option<Box<PodTable>>) {
-        self.follow_pods_scope(table.is_some());
         let Some(table) = table else {
+            self.refresh_pods_scope();
             return;
         };
+        self.follow_pods_scope();
         self.policies.set_pods(&table);
         let before = &self.pods;
         let known: HashMap<*const PodEntry, &ScanTarget> = before

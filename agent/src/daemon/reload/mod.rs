@@ -165,7 +165,7 @@ impl Agent {
         self.config = new;
         self.publish_node_state();
         // The pods' cgroup is handed over with its new amounts.
-        self.follow_pods_scope(true);
+        self.follow_pods_scope();
         Ok(true)
     }
 }
