@@ -101,22 +101,22 @@ impl Terminating {
 
     /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a
     /// second to show that it gives something back.
-    pub fn restore(
-        signalled: u64,
-        now: u64,
-        left: VictimReading,
-        shared: u64,
-        stuck: bool,
-    ) -> Self {
+    pub fn restore(signalled: u64, now: u64, left: VictimReading, shared: u64) -> Self {
         let usage = left.usage.unwrap_or(0);
         Self {
             known_since: now.max(signalled),
             least: usage,
             progress: signalled.max(now.saturating_sub(STUCK_NS - RESUMED_NS)),
             exited: (!left.populated).then_some(signalled),
-            stuck: stuck && left.populated,
             ..Self::new(signalled, usage, shared)
         }
+    }
+
+    /// The same victim where it is known whether it was stuck before.
+    #[must_use]
+    pub fn stuck_before(mut self, was_stuck: bool) -> Self {
+        self.stuck = was_stuck && self.exited.is_none();
+        self
     }
 
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim. Of delays that may be
@@ -355,7 +355,9 @@ mod tests {
     // R43
     #[test]
     fn a_victim_of_an_earlier_agent_keeps_its_own_deadlines() {
-        let restore = |now, left, stuck| Terminating::restore(SECOND, now, left, 40 * MIB, stuck);
+        let restore = |now, left, stuck| {
+            Terminating::restore(SECOND, now, left, 40 * MIB).stuck_before(stuck)
+        };
         let mut young = restore(SECOND + MS, seen(true, 100), false);
         assert_eq!(pending(&young, SECOND + MS, 100).amount, 100 * MIB);
         assert_eq!(

@@ -98,9 +98,11 @@ pub struct BlockedBy {
 }
 
 impl BlockedBy {
-    /// Whether a pause or the rest of the fleet holds pods back.
-    pub(crate) fn holder(self) -> (bool, bool) {
-        (self.paused, self.urgent_only)
+    /// Whether the same holds back the pods at both times, as far as it holds back all of them: a pause; and, where they
+    /// are not urgent, the fleet, policies or thresholds of the kubelet that are awaited. What a policy or a limit denies
+    /// is not compared.
+    pub(crate) fn has_same_holder(self, other: Self) -> bool {
+        (self.paused, self.urgent_only) == (other.paused, other.urgent_only)
     }
 }
 

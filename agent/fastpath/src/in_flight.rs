@@ -117,7 +117,8 @@ impl Victim {
             usage: left(&victim.pod),
         };
         let signalled = victim.signalled;
-        let terminating = Terminating::restore(signalled, now, left, shared, victim.is_stuck);
+        let terminating = Terminating::restore(signalled, now, left, shared);
+        let terminating = terminating.stuck_before(victim.is_stuck);
         let eviction = Eviction {
             scope: scope.unwrap_or(Eviction::NOT_OWN.scope),
             ..Eviction::NOT_OWN

@@ -87,7 +87,8 @@ impl Victim {
         };
         Self {
             pod,
-            terminating: Terminating::restore(at, world.now, left, world.shared(pod), is_stuck),
+            terminating: Terminating::restore(at, world.now, left, world.shared(pod))
+                .stuck_before(is_stuck),
             is_reported: is_stuck || !left.populated,
         }
     }

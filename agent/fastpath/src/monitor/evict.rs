@@ -83,7 +83,7 @@ impl Kill {
             populated: !self.pod.killer.is_empty(),
             usage: Some(self.expected()),
         };
-        Terminating::restore(self.signalled, now, left, self.held.shmem, false)
+        Terminating::restore(self.signalled, now, left, self.held.shmem)
     }
 }
 
@@ -119,7 +119,7 @@ impl MemoryMonitor {
         };
         let is_in_vain = !urgency.is_urgent() && now < watched.in_vain_until;
         if !urgency.is_urgent() && !self.limiter.allows_paced(now) {
-            self.report_no_candidates(index, false);
+            self.report_no_candidates(index, Outcome::NoCandidates);
             return self.in_flight.terminating_count() == 0;
         }
         let most = round::most(self.mode, self.dying(now), self.in_flight.free_slots());
@@ -140,7 +140,7 @@ impl MemoryMonitor {
                 watched.in_vain_until = now.saturating_add(IN_VAIN_NS);
             }
             if outcome != Outcome::Done {
-                self.report_no_candidates(index, outcome == Outcome::InVain);
+                self.report_no_candidates(index, outcome);
             }
         }
         self.in_flight.terminating_count() == 0
@@ -403,17 +403,16 @@ impl MemoryMonitor {
     }
 
     /// Reports why no pod goes, once per pressure and again where another part of the agent holds pods back by now.
-    fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
+    fn report_no_candidates(&mut self, index: usize, outcome: Outcome) {
         let now = monotonic_ns();
         let mut held = BlockedBy {
             paused: self.limiter.is_paused(),
             urgent_only: !self.limiter.allows_paced(now),
             denied: 0,
-            in_vain,
+            in_vain: outcome == Outcome::InVain,
         };
-        let is_known = |reported: BlockedBy| reported.holder() == held.holder();
         let reported = self.scopes.get(index).and_then(|w| w.reported_block);
-        if reported.is_some_and(is_known) || self.dying(now) > 0 {
+        if reported.is_some_and(|reported| reported.has_same_holder(held)) || self.dying(now) > 0 {
             return;
         }
         held.denied = self.denied();
