@@ -29,10 +29,10 @@ use evictd_engine::{Pod, Signal};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, Reported, counted::boot_id},
+    record::{EvictionRecord, Record, Reported},
     restore::UNDER_WAY_NS,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::clock::{boot_id, monotonic_ns};
 use futures::{
     StreamExt as _,
     future::{BoxFuture, join},

@@ -14,11 +14,11 @@ use evictd_engine::{
     pace::{PaceInputs, Urgency},
     record::{SignalReading, SignalUse, Stages},
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::clock::{boot_id, monotonic_ns};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{
-    counted::{Counted, RecreationRecord, TimeBound, Workload, boot_id},
+    counted::{Counted, RecreationRecord, TimeBound, Workload},
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
     oom_kill::OomKillRecord,

@@ -1,5 +1,5 @@
 //! The clocks: the monotonic one, on which all is decided, and jumps of the wall clock, whose times are in Events and
-//! in the journal.
+//! in the journal; and the boot in which they count.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -32,6 +32,12 @@ impl ClockJump {
         };
         (off > JUMP).then_some(off)
     }
+}
+
+/// Reads the ID of this boot; an empty text where the kernel does not say.
+pub fn boot_id() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
 }
 
 /// Sleeps for `pause` unless it is zero, and returns the time afterwards, in nanoseconds of CLOCK_MONOTONIC.

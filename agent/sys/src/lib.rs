@@ -1,7 +1,7 @@
 //! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, priorities of threads,
 //! the end of threads, files that are replaced as a whole.
 //!
-//! Must not know: cgroupfs, procfs, tokio.
+//! Must not know: cgroupfs, procfs but for the ID of the boot, tokio.
 
 pub mod clock;
 pub mod eventfd;

@@ -1,7 +1,7 @@
 //! The whole path in a cluster: pressure, local SIGKILL, journal, DisruptionTarget, DELETE, Events; with the API server
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
-use evictd_store::record::counted::boot_id;
+use evictd_sys::clock::boot_id;
 use evictd_tests::{apiserver, prelude::*, scrape::value, unkillable::Undying};
 
 const WILD: [&str; 2] = ["--mib", "1024"];

@@ -9,8 +9,9 @@ use evictd_kube::{
 use evictd_store::{
     disk_queue::DiskThread,
     journal::Journal,
-    record::{EvictionRecord, RequestRecord, counted::boot_id},
+    record::{EvictionRecord, RequestRecord},
 };
+use evictd_sys::clock::boot_id;
 use evictd_tests::{apiserver, prelude::*, watch_fixture::Following};
 use tokio::sync::mpsc;
 

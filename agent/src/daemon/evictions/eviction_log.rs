@@ -17,13 +17,13 @@ use evictd_store::{
     record::{
         EvictionRecord, MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Record, RequestRecord,
         StuckPod,
-        counted::boot_id,
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
         other_signals, requested,
         shadow::{KubeletEviction, ShadowNode},
     },
 };
+use evictd_sys::clock::{boot_id, monotonic_ns};
 
 use super::message::MessageBuilder;
 use crate::daemon::policies::PauseLog;
@@ -44,7 +44,7 @@ impl EvictionLog {
     /// Goes on where this journal ends, with messages from this builder.
     pub fn new(journal: DiskQueue, messages: MessageBuilder) -> Self {
         // Without procfs the start time alone tells two runs apart.
-        let run = format!("{}-{}", boot_id(), evictd_sys::clock::monotonic_ns());
+        let run = format!("{}-{}", boot_id(), monotonic_ns());
         let pauses = PauseLog::of_journal(journal.dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
             PauseLog::default()

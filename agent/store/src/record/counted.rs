@@ -1,9 +1,9 @@
 //! What limits and recreations count, as the journal keeps it.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 use evictd_engine::{NodeCondition, Owner, Pod, Signal, units::is_zero};
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::clock::{boot_id, monotonic_ns};
 use serde::{Deserialize, Serialize};
 
 use super::{EvictionRecord, OtherSignals, RequestRecord};
@@ -196,12 +196,6 @@ impl From<&evictd_engine::Recreation> for RecreationRecord {
 pub struct TimeBound {
     /// Time at which it was seen that the clock was set back, as RFC 3339.
     pub time: String,
-}
-
-/// Reads the ID of this boot; an empty text where the kernel does not say.
-pub fn boot_id() -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    boot.trim().to_owned()
 }
 
 impl EvictionRecord {
