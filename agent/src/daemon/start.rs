@@ -13,6 +13,7 @@ use evictd_node::{cgroup::memory::memory_root, memory_scope::Scope, pods::table:
 use evictd_store::{
     incident::files::Incidents, journal::Journal, record::oom_kill::PodName, restore::Restored,
 };
+use evictd_sys::process::{give_back_memory, raise_open_files};
 use jiff::Timestamp;
 
 use super::{
@@ -109,7 +110,9 @@ impl Agent {
         health: Arc<Health>,
         log: &Arc<Log>,
     ) -> Result<Self, RunError> {
-        raise_open_files();
+        if let Err(error) = raise_open_files() {
+            tracing::warn!(%error, "the number of open files stays as low as it is");
+        }
         let mut opened = Opened::open(config).await?;
         let (listener, hook) = (opened.listener.take(), opened.programs.hook);
         let allocatable_capacity = opened.scopes.get(1).map(Scope::capacity);
@@ -315,34 +318,4 @@ fn start_ensure_dead(
 fn cgroup_mount() -> PathBuf {
     let mount = memory_root(Path::new(CGROUP_MOUNT)).map(|(mount, _)| mount);
     mount.unwrap_or_else(|| PathBuf::from(CGROUP_MOUNT))
-}
-
-/// Returns to the kernel what the allocator keeps of memory that was freed. On locked memory it would not be able to:
-/// the kernel refuses MADV_DONTNEED there.
-fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: touches nothing but memory that is free.
-    unsafe {
-        libc::malloc_trim(0)
-    };
-}
-
-/// As many open files as the system grants, as every Go program has them: each cgroup of a pod takes three, and
-/// systemd's 1024 are fewer than a node of 110 pods needs. Nothing here uses `select`, for whose sake they are so few.
-fn raise_open_files() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both calls are given a local; lowering nothing, the second needs no privilege.
-    let raised = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
-        }
-    };
-    if !raised {
-        let error = io::Error::last_os_error();
-        tracing::warn!(%error, "the number of open files stays as low as it is");
-    }
 }

@@ -1,5 +1,5 @@
 //! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, priorities of threads,
-//! the end of threads, files that are replaced as a whole.
+//! the end of threads, limits of the process, files that are replaced as a whole.
 //!
 //! Must not know: cgroupfs, procfs but for the ID of the boot, tokio.
 
@@ -10,6 +10,7 @@ pub mod page;
 pub mod pi_mutex;
 pub mod poll;
 pub mod priority;
+pub mod process;
 pub mod rt;
 pub mod swap_slot;
 pub mod thread;
