@@ -6,11 +6,14 @@ use evictd_engine::{
     Plan, Planner, PlannerSettings, PodUsage, RestoredPending, Snapshot, Usages, Volume,
     VolumeUsage,
     model::{quantity::Quantity, settings::RankingStrategy},
+    units,
 };
 
 use crate::prelude::*;
 
 pub const MI: u64 = 1 << 20;
+/// Nanoseconds.
+pub const SECOND: i64 = units::SECOND.cast_signed();
 
 #[derive(Clone, Debug, Default)]
 pub struct Node {
@@ -30,7 +33,7 @@ impl Node {
 
     /// Sets what is left of a signal, of a capacity of 8Gi.
     pub fn observe(&mut self, signal: Signal, available: i64, second: i64) {
-        let time = Some(second * 1_000_000_000);
+        let time = Some(second * SECOND);
         self.observations.set(
             signal,
             Observation {
@@ -158,7 +161,7 @@ pub fn planner_of(mut settings: PlannerSettings) -> Planner {
 
 /// A round at a second of the clock.
 pub fn step(planner: &mut Planner, second: i64, node: &Node) -> Plan {
-    planner.plan(second * 1_000_000_000, node.snapshot())
+    planner.plan(second * SECOND, node.snapshot())
 }
 
 /// The names of victims, in the order in which they were chosen.
@@ -178,7 +181,7 @@ pub fn reclaimed(
 ) -> (Plan, Vec<EvictionDecision>) {
     let round = step(planner, second, before);
     let (before, after) = (before.snapshot(), after.snapshot());
-    let evictions = planner.after_reclaim(second * 1_000_000_000, &round, before, after);
+    let evictions = planner.after_reclaim(second * SECOND, &round, before, after);
     (round, evictions)
 }
 

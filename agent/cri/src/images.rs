@@ -88,10 +88,11 @@ impl ImageRecords {
 
 #[cfg(test)]
 mod tests {
+    use evictd_engine::units::SECOND;
+
     use super::*;
 
     const AGE: Duration = Duration::from_secs(120);
-    const SECOND: u64 = 1_000_000_000;
 
     fn image(id: &str) -> Image {
         Image {

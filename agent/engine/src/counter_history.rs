@@ -1,9 +1,12 @@
 //! What the usage counters of all pods showed at earlier looks: by how much each pod grows, and since when one has not.
 
-use crate::{growth::scaled, units::SECOND};
+use crate::{
+    growth::scaled,
+    units::{MS, SECOND},
+};
 
 /// Over less than this a growth says nothing, in nanoseconds.
-const GROWTH_NS: u64 = 1_000_000;
+const GROWTH_NS: u64 = MS;
 /// Least age difference between `latest` and each entry of `older`, in nanoseconds.
 const OLDER_NS: u64 = SECOND;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
@@ -113,8 +116,8 @@ mod tests {
         };
         let usage = 500 << 20;
         assert_eq!(note(5 * SECOND, usage), None);
-        assert_eq!(note(5 * SECOND + 10_000_000, usage), Some(5 * SECOND));
-        assert_eq!(note(5 * SECOND + 20_000_000, usage + 2 * STILL), None);
+        assert_eq!(note(5 * SECOND + 10 * MS, usage), Some(5 * SECOND));
+        assert_eq!(note(5 * SECOND + 20 * MS, usage + 2 * STILL), None);
         assert_eq!(note(6 * SECOND, usage), Some(5 * SECOND));
         assert_eq!(note(7 * SECOND, usage), Some(5 * SECOND));
         assert_eq!(note(8 * SECOND, usage), Some(6 * SECOND));

@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    const SECOND: i64 = 1_000_000_000;
+    const SECOND: i64 = crate::units::SECOND.cast_signed();
     const MI: i64 = 1 << 20;
 
     fn trend(samples: &[(i64, i64)]) -> Trend {

@@ -5,7 +5,7 @@
 
 use crate::{
     growth::{Grown, Growth, Sample},
-    units::SECOND,
+    units::{MS, SECOND},
 };
 
 /// Pods that are watched at once.
@@ -15,9 +15,9 @@ pub const WATCHED_LIMITED: usize = 16 * WATCHED;
 /// A huge page, in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
 /// The window, in nanoseconds, over which growth is compared with that of the whole scope.
-pub(crate) const STEADY_NS: u64 = 250_000_000;
+pub(crate) const STEADY_NS: u64 = 250 * MS;
 /// Growth that was read longer ago, in nanoseconds, is not the present one.
-const RECENT_NS: u64 = 100_000_000;
+const RECENT_NS: u64 = 100 * MS;
 /// A cgroup meets its limit where less than this part of it is left: page cache and what CPUs charge in advance.
 const AT_LIMIT: u64 = 32;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
@@ -150,7 +150,6 @@ impl Growers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::MS;
 
     const MIB: u64 = 1 << 20;
 

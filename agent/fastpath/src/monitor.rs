@@ -14,7 +14,7 @@ use evictd_engine::{
     model::settings::{Mode, RankingStrategy},
     pace::STANDSTILL_NS,
     permit::LastResort,
-    units::{SECOND, nanos},
+    units::{MS, SECOND, nanos},
 };
 use evictd_node::{
     memory_scope::Scope,
@@ -40,7 +40,7 @@ use crate::{
 const OVER_AFTER_NS: u64 = SECOND;
 
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
-const LATE_NS: u64 = 50_000_000;
+const LATE_NS: u64 = 50 * MS;
 
 /// The state of the loop.
 pub(super) struct MemoryMonitor {

@@ -7,20 +7,22 @@
 
 use std::time::Duration;
 
+use evictd_engine::units::MS;
+
 /// The longest that the loop spins at once.
-const LONGEST_SPIN_NS: u64 = 2_000_000;
+const LONGEST_SPIN_NS: u64 = 2 * MS;
 /// The loop spins for a crossing that is expected sooner; one whose growth slows down a little still comes within
 /// [`LONGEST_SPIN_NS`].
 const SOON_NS: u64 = 1_500_000;
 /// A growth that was measured over a longer time tells too little of the present.
-const RECENT_NS: u64 = 5_000_000;
+const RECENT_NS: u64 = 5 * MS;
 /// The shortest sleep: a look costs some ten microseconds.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
 /// No spinning for this long after a spin without a crossing: the growing task was preempted, and the task that runs
 /// instead keeps the CPU awake.
-const REST_NS: u64 = 20_000_000;
+const REST_NS: u64 = 20 * MS;
 /// The budget for spinning.
-const BUDGET_NS: u64 = 20_000_000;
+const BUDGET_NS: u64 = 20 * MS;
 /// The budget refills by one nanosecond in so many.
 const REFILL_SHARE: u64 = 100;
 /// Time that an additional look takes from the budget, in nanoseconds.
@@ -131,7 +133,6 @@ impl SpinPolicy {
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
     const MIB: u64 = 1 << 20;
     const SPIN_WINDOW: u64 = 4 * MIB;
 

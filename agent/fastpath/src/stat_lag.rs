@@ -8,13 +8,13 @@
 
 use std::{io, mem, time::Duration};
 
-use evictd_engine::accounting::MemorySample;
+use evictd_engine::{accounting::MemorySample, units::MS};
 use evictd_node::trigger::memory::CHARGE_BATCH;
 use evictd_sys::page::page_size;
 
 /// What stays uncategorized for longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and
 /// the floor still holds.
-const FLUSH_DEADLINE_NS: u64 = 5_000_000;
+const FLUSH_DEADLINE_NS: u64 = 5 * MS;
 /// Between two samples: a reader that this thread has preempted in the middle of a flush can go on, and the allocating
 /// task as well.
 const PAUSE: Duration = Duration::from_micros(100);

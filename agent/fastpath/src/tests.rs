@@ -17,6 +17,7 @@ use evictd_engine::{
     permit::{LastResort, Permission},
     round::MAX_IN_FLIGHT,
     terminating::Terminating,
+    units::MS,
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
@@ -39,7 +40,6 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-const MS: u64 = 1_000_000;
 const THRESHOLD: u64 = 100 * MIB;
 
 /// A cgroup of 512 MiB, made of files.

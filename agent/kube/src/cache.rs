@@ -248,7 +248,10 @@ mod tests {
     use std::fs;
 
     use evictd_config::{ConfigMapName, FleetConfig};
-    use evictd_engine::fleet::{FleetPace, FleetRules};
+    use evictd_engine::{
+        fleet::{FleetPace, FleetRules},
+        units::SECOND,
+    };
     use evictd_policy::{PolicyEvaluator, evaluator::PolicySettings, gate::Secrets};
     use evictd_sys::clock::monotonic_ns;
     use jiff::Timestamp;
@@ -345,7 +348,7 @@ mod tests {
         first.keep().await;
         let second = agent(dir.path()).await;
         let limiter = Arc::clone(second.policies.evaluator().limiter());
-        let pace = |seconds: u64| limiter.fleet_pace(monotonic_ns() + seconds * 1_000_000_000);
+        let pace = |seconds: u64| limiter.fleet_pace(monotonic_ns() + seconds * SECOND);
         assert_eq!(pace(0), FleetPace::Normal);
         second.restore();
         // Until the same end.

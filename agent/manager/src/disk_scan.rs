@@ -375,7 +375,7 @@ impl DiskScanner {
 
 #[cfg(test)]
 mod tests {
-    use evictd_engine::{FsUsage, VolumeUsage};
+    use evictd_engine::{FsUsage, VolumeUsage, units::SECOND};
 
     use super::*;
 
@@ -522,7 +522,7 @@ mod tests {
         // Until it has ended.
         wait(|| Arc::strong_count(&scanner) == 1);
         assert!(!scanner.is_stuck());
-        assert!(scanner.is_stuck_at(monotonic_ns() + 600_000_000_000));
+        assert!(scanner.is_stuck_at(monotonic_ns() + 600 * SECOND));
     }
 
     // R10

@@ -210,9 +210,9 @@ pub fn serve(address: SocketAddr, health: Arc<Health>) -> Result<SocketAddr, Ser
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use evictd_engine::units::SECOND;
 
-    const SECOND: u64 = 1_000_000_000;
+    use super::*;
 
     fn heartbeat(name: &'static str, limit: u64, last: &Arc<AtomicU64>) -> Heartbeat {
         let last = Arc::clone(last);

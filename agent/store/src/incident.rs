@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use evictd_engine::{Resource, Signal, pace::PaceInputs, recorder::SignalSample};
+use evictd_engine::{Resource, Signal, pace::PaceInputs, recorder::SignalSample, units::SECOND};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 const MIB: f64 = (1 << 20) as f64;
 const GIB: f64 = (1 << 30) as f64;
 /// Length of the time before an eviction that belongs to it, in nanoseconds.
-pub const BEFORE_NS: u64 = 60_000_000_000;
+pub const BEFORE_NS: u64 = 60 * SECOND;
 
 /// A pod as it stood when a pod was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

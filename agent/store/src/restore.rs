@@ -7,7 +7,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use evictd_engine::{
-    Pod, Signal, kubelet_times::MONITORING_INTERVAL_NS, limiter::RestoredEviction, units::signed,
+    Pod, Signal,
+    kubelet_times::MONITORING_INTERVAL_NS,
+    limiter::RestoredEviction,
+    units::{SECOND, signed},
 };
 
 use crate::record::{
@@ -20,10 +23,10 @@ use crate::record::{
 /// [`evictd_engine::permit::MAX_EVICTIONS_PER_QUOTA`] evictions.
 const KEPT: usize = 1024;
 /// An eviction that is older, in nanoseconds, is none that is under way, unless its pod is stuck.
-pub const UNDER_WAY_NS: i64 = 600_000_000_000;
+pub const UNDER_WAY_NS: i64 = 600 * SECOND_NS;
 /// A record that grants more is not believed.
 const LONGEST_GRACE_SECONDS: i64 = 86_400;
-const SECOND_NS: i64 = 1_000_000_000;
+const SECOND_NS: i64 = SECOND.cast_signed();
 
 /// A moment as a record has it.
 struct Moment<'a> {

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, ops::AddAssign};
 
+pub use evictd_engine::units::{MS, SECOND};
 use evictd_engine::{
     Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria,
     kubelet_times::MONITORING_INTERVAL_NS,
@@ -9,10 +10,6 @@ use evictd_engine::{
     select,
 };
 
-/// Nanoseconds.
-pub const MS: u64 = 1_000_000;
-/// Nanoseconds.
-pub const SECOND: u64 = 1000 * MS;
 /// No step of the simulation is longer.
 const LONGEST_STEP: u64 = 20 * MS;
 /// Page cache that is to be written, in bytes, with which v1 has met the OOM killer.

@@ -4,6 +4,7 @@
 use evictd_engine::{
     pace::{PaceInputs, Urgency},
     record::Stages,
+    units::MS,
 };
 use evictd_store::{
     incident::{Incident, RankedPod, files::Incidents},
@@ -12,7 +13,6 @@ use evictd_store::{
 };
 use evictd_tests::prelude::*;
 
-const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
 /// Text that a browser would run if it were taken for markup.
 const MARKUP: &str = "<img src=x onerror=document.body.remove()>";

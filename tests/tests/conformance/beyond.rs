@@ -6,14 +6,12 @@ use evictd_engine::{
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, killed_for_memory, mib, names, one_gib, planner,
+        MI, Node, Round, SECOND, evicted, first, killed_for_memory, mib, names, one_gib, planner,
         planner_of, plays, settings, step,
     },
     policy_fixture::owner,
     prelude::*,
 };
-
-const SECOND: i64 = 1_000_000_000;
 
 #[test]
 fn thresholds_come_in_a_fixed_order() {

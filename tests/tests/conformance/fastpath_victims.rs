@@ -6,11 +6,9 @@ use evictd_engine::{
     record::KillOutcome,
 };
 use evictd_tests::{
-    engine::{MI, Node, Round, decided, evicted, killed_for_memory, planner, plays},
+    engine::{MI, Node, Round, SECOND, decided, evicted, killed_for_memory, planner, plays},
     prelude::*,
 };
-
-const SECOND: i64 = 1_000_000_000;
 
 /// Hard thresholds on everything and a soft one on memory, which is met at once.
 fn everything() -> Value {

@@ -7,13 +7,11 @@ use evictd_engine::{
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, mib, names, one_gib, planner, planner_of, plays,
+        MI, Node, Round, SECOND, evicted, first, mib, names, one_gib, planner, planner_of, plays,
         reclaimed, settings, step,
     },
     prelude::*,
 };
-
-const SECOND: i64 = 1_000_000_000;
 
 #[test]
 fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {

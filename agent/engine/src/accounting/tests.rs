@@ -1,7 +1,10 @@
 use std::{slice, time::Duration};
 
 use super::*;
-use crate::pace::{Pace, PaceInputs};
+use crate::{
+    pace::{Pace, PaceInputs},
+    units::MS,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -151,14 +154,14 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         let sample = |anonymous| scope.sample(&uses(anonymous, 400), None, SwapUse::default());
         let mut pace = Pace::default();
         for (ms, anonymous) in [(1, 520), (11, 540), (21, 560)] {
-            pace.observe(ms * 1_000_000, &sample(anonymous).shortage);
+            pace.observe(ms * MS, &sample(anonymous).shortage);
         }
         let look = sample(560);
         assert_trigger_follows(&scope, &look);
         // The kubelet's count decides what is not urgent.
         assert_eq!(look.shortage.available, 440 * MIB);
         let inputs = PaceInputs {
-            now: 21_000_000,
+            now: 21 * MS,
             pace,
             shortage: look.shortage,
             ..PaceInputs::default()

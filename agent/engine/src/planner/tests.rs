@@ -13,11 +13,12 @@ use crate::{
     },
     node_reclaim::ReclaimBy,
     record::KillOutcome,
+    units,
 };
 
 const MIB: u64 = 1 << 20;
-const MS: i64 = 1_000_000;
-const SECOND: i64 = 1000 * MS;
+const MS: i64 = units::MS.cast_signed();
+const SECOND: i64 = units::SECOND.cast_signed();
 
 /// A node of many pods, one resource of which is short.
 struct Scene {
@@ -545,7 +546,7 @@ fn a_time_without_looks_is_no_time_of_a_victim() {
         let stood = std::cell::Cell::new(false);
         second_goes_after(|scene, now| {
             if now == 40 && !stood.replace(true) && is_noted {
-                scene.planner.stood_still(35_000_000_000, SECOND * 41);
+                scene.planner.stood_still(35 * units::SECOND, SECOND * 41);
             }
             !(5..40).contains(&now)
         })

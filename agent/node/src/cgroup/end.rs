@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use evictd_engine::units::MS;
 use evictd_sys::fs::{PathError, is_gone};
 use rustix::fs::{Mode, OFlags, openat};
 
@@ -73,7 +74,7 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
 }
 
 /// A process that a container runtime was about to start at SIGKILL may be there so much later, in nanoseconds.
-pub const STARTING: u64 = 100_000_000;
+pub const STARTING: u64 = 100 * MS;
 
 /// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: cgroups that
 /// appeared meanwhile included, but not a container that was started anew. True when nothing is left. For threads that

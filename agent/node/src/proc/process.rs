@@ -56,10 +56,8 @@ mod tests {
         let pid = i32::try_from(std::process::id()).unwrap();
         let start = started(pid).unwrap();
         let now = i64::try_from(monotonic_ns()).unwrap();
-        assert!(
-            start < now && now - start < 86_400_000_000_000,
-            "{start} {now}"
-        );
+        let day = 86_400 * SECOND.cast_signed();
+        assert!(start < now && now - start < day, "{start} {now}");
         assert_eq!(started(i32::MAX), None);
     }
 }

@@ -347,6 +347,8 @@ pub(super) fn self_test<T>(
 
 #[cfg(test)]
 mod tests {
+    use evictd_engine::units::SECOND;
+
     use super::*;
 
     fn at(available: i64, direction: CountDirection) -> Record {
@@ -379,7 +381,7 @@ mod tests {
     fn a_hook_that_counts_nothing_while_files_move_is_silent() {
         let mut pulse = Pulse::default();
         let mut is_silent = |seconds: u64, count, used| {
-            pulse.note(seconds * 1_000_000_000, count, used);
+            pulse.note(seconds * SECOND, count, used);
             pulse.is_silent
         };
         // Nothing happens, or what is there is counted.

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use cel::Value;
-use evictd_engine::{permit::Permission, units::nanos};
+use evictd_engine::{
+    permit::Permission,
+    units::{SECOND, nanos},
+};
 
 use super::super::{
     gate::{Gate, OnUnknown},
@@ -14,7 +17,7 @@ use crate::expression::variables;
 
 /// How long the permission of a condition counts without renewal, in nanoseconds: after this time the thread that
 /// renews it has certainly failed.
-const RENEWED_WITHIN: u64 = 30_000_000_000;
+const RENEWED_WITHIN: u64 = 30 * SECOND;
 
 /// The names of a policy and of one of its gates.
 pub type GateKey = (String, String);

@@ -3,7 +3,7 @@
 
 use std::cell::LazyCell;
 
-use evictd_engine::{ManagedPod, Pod, limiter::RestoredEviction};
+use evictd_engine::{ManagedPod, Pod, limiter::RestoredEviction, units::SECOND};
 use evictd_sys::clock::monotonic_ns;
 
 use super::{PolicyEvaluator, State, quotas::QuotaKey};
@@ -12,7 +12,7 @@ use crate::{Namespaces, PolicySet};
 /// Why a pod that an earlier agent has killed is not evicted.
 pub(super) const ENDING: &str = "it was evicted before the agent started, and has processes left";
 /// Time after its signal for which a pod that has not appeared is remembered, in nanoseconds.
-const FORGOTTEN_NS: u64 = 600_000_000_000;
+const FORGOTTEN_NS: u64 = 600 * SECOND;
 
 /// Evictions, the oldest first, read when a quota is new.
 type Evictions<'a> =

@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine::{record::KillOutcome, units::nanos};
+use evictd_engine::{
+    record::KillOutcome,
+    units::{SECOND, nanos},
+};
 use evictd_fastpath::FastPathEvent;
 use evictd_node::{
     pods::{cgroup_name, table::PodEntry},
@@ -27,10 +30,10 @@ use evictd_sys::{clock::monotonic_ns, page::page_size};
 /// Bound on evictions that are remembered, on pods that are gone, and on processes.
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
-const RECENT_NS: u64 = 5_000_000_000;
+const RECENT_NS: u64 = 5 * SECOND;
 /// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: a pod that makes
 /// the kernel kill without end does not fill the journal.
-const ONE_RECORD_NS: u64 = 60_000_000_000;
+const ONE_RECORD_NS: u64 = 60 * SECOND;
 /// Limits that have records of their own at the same time; all others share one.
 const LIMITS: usize = 64;
 /// No cgroup has this id.

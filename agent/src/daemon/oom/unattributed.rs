@@ -1,7 +1,9 @@
 //! OOM kills on kernels without types: only the pid and the cgroup are known, and no record is made of them.
 
+use evictd_engine::units::SECOND;
+
 /// Shortest interval at which such kills are logged, in nanoseconds.
-const ONE_LINE_NS: u64 = 60_000_000_000;
+const ONE_LINE_NS: u64 = 60 * SECOND;
 
 /// Kills that were not logged yet.
 #[derive(Debug, Default)]
@@ -52,7 +54,6 @@ mod tests {
 
     #[test]
     fn kills_without_end_are_one_line_a_minute() {
-        const SECOND: u64 = 1_000_000_000;
         let mut all = UnattributedKills::default();
         let mut lines = Vec::new();
         for second in 0..300 {

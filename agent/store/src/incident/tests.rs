@@ -1,6 +1,6 @@
 //! An eviction that never was, and what is made of it.
 
-use evictd_engine::record::Stages;
+use evictd_engine::{record::Stages, units::MS};
 
 use super::*;
 
@@ -12,7 +12,7 @@ pub fn incident(id: &str) -> Incident {
         message: "The node was low on resource: memory.".to_owned(),
         hook: "tracepoint".to_owned(),
         stages: Stages {
-            crossed: 1_000_000_000,
+            crossed: SECOND,
             woken: 1_000_040_000,
             decided: 1_000_080_000,
             signalled: 1_000_100_000,
@@ -24,7 +24,7 @@ pub fn incident(id: &str) -> Incident {
         working_set: 300 << 20,
         ..EvictionRecord::example(id)
     };
-    let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
+    let sample = |ms: u64| (ms * MS, (1100 - ms) << 20);
     Incident {
         version: VERSION,
         eviction,
@@ -93,7 +93,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     let asked = RequestRecord {
         id: "soft-1".to_owned(),
         time: eviction.time,
-        decided: 10_000_000_000,
+        decided: 10 * SECOND,
         namespace: eviction.namespace,
         name: eviction.name,
         uid: eviction.uid,
@@ -117,7 +117,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     let mut incident = Incident::of_request(asked.clone());
     assert_eq!(incident.grace(), Some(Duration::from_secs(30)));
     let seen = |seconds: u64, mib: u64| SignalSample {
-        time: seconds * 1_000_000_000,
+        time: seconds * SECOND,
         signal: Signal::MemoryAvailable,
         available: mib << 20,
     };
@@ -129,7 +129,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     let finish = incident.finish.as_ref().unwrap();
     assert_eq!(
         (finish.exited, finish.freed, finish.available),
-        (0, 12_000_000_000, 400 << 20)
+        (0, 12 * SECOND, 400 << 20)
     );
     let told: Vec<_> = incident.moments().iter().map(|(name, _)| *name).collect();
     assert_eq!(told, ["asked to go", "available again"]);

@@ -15,7 +15,6 @@ use crate::{
 
 const BOOT: &str = "c6400724-0b7e-4b7b-9d0e-0123456789ab";
 const OTHER: &str = "00000000-0b7e-4b7b-9d0e-0123456789ab";
-const SECOND: u64 = 1_000_000_000;
 /// 2026-11-23T06:00:00Z.
 const WALL: i64 = 1_795_413_600;
 

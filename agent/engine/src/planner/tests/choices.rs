@@ -283,24 +283,24 @@ fn what_is_taken_back_leaves_a_pace_as_it_was() {
         used,
         ..Shortage::default()
     };
-    pace.observe(1_000_000_000, &seen(100));
-    pace.evicted(2_000_000_000);
-    pace.observe(3_000_000_000, &seen(200));
-    pace.observe(4_000_000_000, &seen(300));
+    pace.observe(units::SECOND, &seen(100));
+    pace.evicted(2 * units::SECOND);
+    pace.observe(3 * units::SECOND, &seen(200));
+    pace.observe(4 * units::SECOND, &seen(300));
     let before = pace;
     let choose = |pace: &mut Pace| {
-        pace.evicted(5_000_000_000);
+        pace.evicted(5 * units::SECOND);
         pace.note_own_eviction();
     };
     choose(&mut pace);
     assert_ne!(pace, before);
-    pace.take_back(5_000_000_000, false, &before);
+    pace.take_back(5 * units::SECOND, false, &before);
     assert_eq!(pace, before);
     // Another pod has gone since.
     choose(&mut pace);
-    pace.evicted(6_000_000_000);
+    pace.evicted(6 * units::SECOND);
     let since = pace;
-    pace.take_back(5_000_000_000, false, &before);
+    pace.take_back(5 * units::SECOND, false, &before);
     assert_eq!(pace, since);
 }
 
@@ -312,7 +312,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         node.pod("asked", [900, 0, 1]);
         node.pod("innocent", [500, 0, 1]);
         let limiter = EvictionLimiter::default();
-        limiter.set_quota(1, Some(1), 1_000_000_000_000, None);
+        limiter.set_quota(1, Some(1), 1000 * units::SECOND, None);
         let permitted: [BarePod; 2] = Default::default();
         permitted
             .iter()

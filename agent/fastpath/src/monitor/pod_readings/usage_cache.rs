@@ -4,12 +4,13 @@
 //! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an
 //! upper bound, and the choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
+use evictd_engine::units::MS;
 use evictd_node::pods::table::PodTable;
 
 use super::PodReadings;
 
 /// Usages that are older are of no use: with a bound that has grown further almost all pods would be read again.
-const RECENT_NS: u64 = 2_000_000;
+const RECENT_NS: u64 = 2 * MS;
 /// How often the loop flushes statistics while it spins: a look takes those that are younger than a millisecond
 /// ([`evictd_engine::sampling::MIN_INTERVAL`]).
 const FLUSHED_NS: u64 = 600_000;

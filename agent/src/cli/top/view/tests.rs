@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use evictd_engine::{
     Observation, Pod, PodUsage, QosClass, Ranking, Threshold, ThresholdValue, Trend, Usages,
     model::settings::{Mode, RankingStrategy},
+    units,
 };
 use evictd_node::proc::psi::Stall;
 use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
@@ -13,7 +14,7 @@ use super::*;
 use crate::cli::rank;
 
 const MIB: u64 = 1 << 20;
-const SECOND: i64 = 1_000_000_000;
+const SECOND: i64 = units::SECOND.cast_signed();
 
 /// A signal that falls by so many MiB per second.
 fn signal(signal: Signal, available: i64, threshold: &str, fall: i64) -> SignalJson {
