@@ -1,4 +1,4 @@
-//! CPUs, and who runs on which.
+//! CPUs, and which threads run on them.
 
 use std::{
     hint::spin_loop,

@@ -200,7 +200,7 @@ pub fn evicted(planner: &mut Planner, second: i64, node: &Node) -> Vec<String> {
     decided.map(|eviction| eviction.name).collect()
 }
 
-/// Who goes in the first round where memory has a hard threshold of 1Gi.
+/// The pods that go in the first round where memory has a hard threshold of 1Gi.
 pub fn first(mode: Mode, node: &Node) -> Vec<String> {
     evicted(&mut planner(mode, one_gib()), 1, node)
 }

@@ -17,7 +17,7 @@ use crate::{prelude::*, serving::Serving, tls::Authority};
 pub enum Script {
     Json(u16, Value),
     Redirect(String),
-    /// Sends so many bytes, slowly enough to notice who reads them all.
+    /// Sends so many bytes, slowly enough to notice a client that reads them all.
     Huge(usize),
     /// Sends nothing, and keeps the connection open.
     Hang,

@@ -18,7 +18,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::prelude::*;
 
-/// Who does not finish its handshake by then does not keep others waiting.
+/// A client that does not finish its handshake by then does not keep others waiting.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Signs certificates; forgotten with the test.

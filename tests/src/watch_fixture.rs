@@ -19,7 +19,7 @@ pub fn store() -> Arc<PolicyStore> {
     Arc::new(PolicyStore::new(evaluator))
 }
 
-/// A scripted API server, and who listens to it.
+/// A scripted API server, and the agent's parts that listen to it.
 pub struct Following {
     pub server: ApiServer,
     pub connection: Arc<ApiClient>,

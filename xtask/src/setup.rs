@@ -45,7 +45,7 @@ pub fn for_tests() {
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Mounts tracefs where it is not mounted, as systemd does at boot: untyped tracepoints have their numbers there, and the
-/// benchmark its clock of signals. A machine that refuses is no failure: who needs it says so.
+/// benchmark its clock of signals. A machine that refuses is no failure: the command that needs it says so.
 pub fn tracefs() {
     let mounted = ["events", "../debug/tracing/events"].map(|dir| Path::new(TRACEFS).join(dir));
     if mounted.iter().any(|dir| dir.is_dir()) || !Path::new(TRACEFS).is_dir() {

@@ -34,8 +34,8 @@ impl<'a> Pods<'a> {
         }
     }
 
-    /// Whether a pod may still need what its last containers have left: the kubelet counts restarts by them. Who cannot
-    /// be told from a pod that lives counts as one.
+    /// Whether a pod may still need what its last containers have left: the kubelet counts restarts by them. A pod that
+    /// cannot be told from one that lives counts as such.
     fn is_needed(&self, uid: &str) -> bool {
         let is_known = |known: &BTreeSet<String>| uid.is_empty() || known.contains(uid);
         self.alive.contains(uid) || self.known.uids.as_ref().is_none_or(is_known)

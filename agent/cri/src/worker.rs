@@ -101,7 +101,7 @@ impl CriWorker {
                     biased;
                     request = queue.recv() => Some(request),
                     _ = looks.tick() => {
-                        // Who asks meanwhile does not wait for its end.
+                        // A request that comes meanwhile does not wait for its end.
                         tokio::select! {
                             biased;
                             request = queue.recv() => Some(request),

@@ -589,7 +589,7 @@ fn what_the_guard_has_left_of_a_pod_is_not_stuck_at_once() {
     assert_eq!(memory.pending.soon, MIB);
 }
 
-/// What it still holds is the others' from then on, who have not grown by that.
+/// What it still holds is the others' from then on, which have not grown by that.
 // R43
 #[test]
 fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {

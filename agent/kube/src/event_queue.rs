@@ -115,7 +115,7 @@ impl EventQueue {
         self.places.taken()
     }
 
-    /// The same, for one who asks when the queue is gone.
+    /// The same, for a caller that asks when the queue is gone.
     pub fn places(&self) -> Arc<Places> {
         Arc::clone(&self.places)
     }

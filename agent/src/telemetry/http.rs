@@ -286,7 +286,7 @@ impl<R: Responder> Server<R> {
             let of = |c: &Connection| (c.peer, !matches!(c.state, State::Answer(_)));
             self.connections.iter().map(of)
         };
-        if let Some(index) = who_goes(all) {
+        if let Some(index) = connection_to_close(all) {
             self.connections.remove(index);
         }
     }
@@ -294,7 +294,7 @@ impl<R: Responder> Server<R> {
 
 /// Of connections by address and whether they are idle, the oldest first: the oldest idle one of the address that has
 /// most of them, or the oldest one of it where none is idle.
-fn who_goes<I: Iterator<Item = (IpAddr, bool)>>(all: impl Fn() -> I) -> Option<usize> {
+fn connection_to_close<I: Iterator<Item = (IpAddr, bool)>>(all: impl Fn() -> I) -> Option<usize> {
     let mut counts = HashMap::<IpAddr, usize>::new();
     for (peer, _) in all() {
         *counts.entry(peer).or_default() += 1;
@@ -613,7 +613,7 @@ mod tests {
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
         let goes = |all: &[(u8, bool)]| {
             let all: Vec<_> = all.iter().map(|(n, idle)| (ip(*n), *idle)).collect();
-            who_goes(|| all.iter().copied())
+            connection_to_close(|| all.iter().copied())
         };
         assert_eq!(goes(&[]), None);
         assert_eq!(

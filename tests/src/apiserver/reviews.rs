@@ -1,4 +1,4 @@
-//! Who may do what: the agent's own rights, TokenReviews, and SubjectAccessReviews for the path `/metrics`.
+//! Rights: the agent's own rights, TokenReviews, and SubjectAccessReviews for the path `/metrics`.
 
 use axum::{body::Body, http::Response};
 use serde_json::{Value, json};

@@ -73,7 +73,7 @@ pub struct State {
     pub denied: BTreeSet<String>,
     /// The only token that is good, if any is asked for.
     pub token: Option<String>,
-    /// Who has which token, as TokenReviews tell, and whether that user may get `/metrics`.
+    /// The user of each token, as TokenReviews tell, and whether that user may get `/metrics`.
     pub scrapers: BTreeMap<String, (String, bool)>,
     /// Outcomes of commands in containers, by `namespace/pod` and the command's words.
     pub commands: BTreeMap<(String, String), Ran>,

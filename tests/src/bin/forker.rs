@@ -116,8 +116,8 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
 /// CPU time of this process and of its reaped children (getrusage(2)).
 fn cpu_time() -> io::Result<Duration> {
     let mut sum = Duration::ZERO;
-    for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
-        let usage = getrusage(who)?;
+    for processes in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
+        let usage = getrusage(processes)?;
         for time in [usage.user_time(), usage.system_time()] {
             sum += Duration::from_micros(time.num_microseconds().unsigned_abs());
         }

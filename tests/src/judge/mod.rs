@@ -1,11 +1,11 @@
 //! A judge in hindsight: drawn incidents of a simulated node, gone through by evictd's own core, by the kubelet's way and by
 //! a poller, and compared with the fewest pods that had to go.
 //!
-//! **Who had to go.** A *crossing* is the moment at which less than the threshold is left of what the capacity is above the
-//! memory that cannot be given back: processes, memory-backed volumes and what is outside of pods; on cgroup v1 also page
-//! cache that has to be written first, which can make an OOM kill but is no shortage by itself. A shortage lasts until the
-//! minimum reclaim is available as well. At each crossing the judge starts the same node anew with the first 0, 1, 2, ...
-//! pods of the ranking evicted at that moment, and takes the least number with which
+//! **The pods that had to go.** A *crossing* is the moment at which less than the threshold is left of what the capacity is
+//! above the memory that cannot be given back: processes, memory-backed volumes and what is outside of pods; on cgroup v1
+//! also page cache that has to be written first, which can make an OOM kill but is no shortage by itself. A shortage
+//! lasts until the minimum reclaim is available as well. At each crossing the judge starts the same node anew with the
+//! first 0, 1, 2, ... pods of the ranking evicted at that moment, and takes the least number with which
 //!
 //! - no OOM kill happens, and
 //! - the shortage is over before the kubelet has looked again at the latest (10 s).

@@ -654,7 +654,7 @@ impl<'a> World<'a> {
             over -= self.fall_back(over);
         }
         if swapped < free && self.frozen.is_none() {
-            // Who allocates waits for the swap device.
+            // A task that allocates waits for the swap device.
             return;
         }
         // A byte may be lost to rounding.

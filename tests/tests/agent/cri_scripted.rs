@@ -342,7 +342,7 @@ fn stats(uid: &str, name: &str, used: Option<u64>) -> ContainerStats {
     }
 }
 
-// R10: what cannot be walked the runtime tells: at a look, and before it is decided who goes after a reclaim.
+// R10: what cannot be walked the runtime tells: at a look, and before it is decided which pod goes after a reclaim.
 #[test]
 fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
     let mut state = node();

@@ -1,5 +1,5 @@
-//! An agent that is killed and started again: limits count on, an old journal counts too, and who was killed already is not
-//! evicted a second time.
+//! An agent that is killed and started again: limits count on, an old journal counts too, and a pod that was killed already
+//! is not evicted a second time.
 
 use std::os::unix::fs::MetadataExt as _;
 

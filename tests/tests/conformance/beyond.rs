@@ -163,7 +163,7 @@ fn a_soft_threshold_leaves_time_and_respects_the_pods_own() {
 }
 
 #[test]
-fn a_conditon_stays_for_the_transition_period() {
+fn a_condition_stays_for_the_transition_period() {
     // R7
     let mut planner = planner(Mode::Evictd, one_gib());
     for (second, available, expected) in [

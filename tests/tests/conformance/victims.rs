@@ -1,4 +1,4 @@
-//! Who goes, how many at once, and what counts as on its way back, side by side with the kubelet's way
+//! Which pods go, how many at once, and what counts as on its way back, side by side with the kubelet's way
 //! (docs/differences.md).
 
 use evictd_engine::{
@@ -451,7 +451,7 @@ fn half_walked() -> Node {
     node
 }
 
-// R10: as long as it is not known who uses the disk no pod goes that happens to be known.
+// R10: as long as it is not known which pods use the disk no pod goes that happens to be known.
 #[test]
 fn a_disk_waits_until_all_pods_were_walked() {
     for (signal, short) in [

@@ -104,7 +104,7 @@ scenes! {
     fn one_decision_for_both_in_shadow_mode() unless not_root() => both_at_once_on(None, true);
 }
 
-/// The fast path has a threshold that is never met, so that only the kernel's program can be who kills: each scope's floor
+/// The fast path has a threshold that is never met, so that only the kernel's program can be what kills: each scope's floor
 /// is a trigger of its own.
 fn floor_of(threshold_of_pods: bool) {
     let (node, hog_dir, calm_dir) = node("floors");

@@ -19,7 +19,7 @@ fn faults(tid: i32) -> (u64, u64) {
     (faults(10), faults(12))
 }
 
-/// A node with pods, and who is to decide about them.
+/// A node with pods, and the thread that is to decide about them.
 struct Stage {
     pods: Vec<PathBuf>,
     watched: Watched,
@@ -29,13 +29,13 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(who: impl FnOnce(&Watched) -> Option<i32>) -> Option<Self> {
+    fn new(thread: impl FnOnce(&Watched) -> Option<i32>) -> Option<Self> {
         let mut node = Node::new("alloc", 384).unwrap();
         let pods = (0..20)
             .map(|i| node.pod(&format!("p{i}"), QosClass::BestEffort, i, 0))
             .collect();
         let watched = node.watched(Options::default());
-        let decides = who(&watched)?;
+        let decides = thread(&watched)?;
         counting::watch(decides);
         Some(Self {
             pods,

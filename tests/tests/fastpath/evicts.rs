@@ -7,7 +7,7 @@ use evictd_fastpath::KilledBy;
 use evictd_node::cgroup::realtime::acquire_sched_fifo;
 use evictd_tests::{node::Options, prelude::*};
 
-/// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.
+/// A hog at full speed among pods of every class: the kubelet's order says which pod goes, and only that one goes.
 fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     let mut node = Node::new("evict", 512).unwrap();
     let mut bystanders = [

@@ -102,7 +102,7 @@ fn only_event(member: &ClusterNode, reason: &str, kind: &str) -> Value {
     told.remove(0)
 }
 
-// R9, R14, R18, R42: who goes is decided on what the API says of the pods, and the API hears of it in the right order.
+// R9, R14, R18, R42: which pod goes is decided on what the API says of the pods, and the API hears of it in the right order.
 #[test]
 fn killed_first_then_told() {
     let member = as_root!(ClusterNode::new("told", 256).unwrap());

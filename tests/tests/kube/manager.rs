@@ -69,7 +69,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     drop(second);
     drop(agent);
     let incident = read_incident(&member.dir().join("state"), &asked.id).unwrap();
-    let incident = incident.expect("who goes has a report");
+    let incident = incident.expect("a pod that goes has a report");
     assert_eq!(incident.asked, Some(*asked));
     assert!(incident.finish.is_some_and(|finish| finish.exited > 0));
 }

@@ -89,7 +89,7 @@ fn a_status_that_is_right_is_not_written_again() {
     assert_eq!(state.count("PATCH", "/evictionpolicies/db/"), 1);
 }
 
-/// Of many who see the same at once all but a few see the first one's word before it is their turn, and none of them
+/// Of many agents that see the same at once all but a few see the first one's word before it is their turn, and none of them
 /// writes twice.
 #[test]
 fn many_agents_write_once() {

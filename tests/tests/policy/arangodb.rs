@@ -1,4 +1,4 @@
-//! The shipped policies, each rule of them: what ArangoDB's servers say decides who may be evicted.
+//! The shipped policies, each rule of them: what ArangoDB's servers say decides which of them may be evicted.
 
 use evictd_engine::permit::Permission;
 use evictd_policy::{Evict, EvictionPolicy, Namespaces, PolicySet, Wait, file, gate::Secrets};

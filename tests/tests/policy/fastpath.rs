@@ -1,4 +1,4 @@
-//! The fast path under policies, with real cgroups: who is denied, in what order the others go, and what limits do.
+//! The fast path under policies, with real cgroups: which pods are denied, in what order the others go, and what limits do.
 
 use evictd_engine::{
     CandidateState,

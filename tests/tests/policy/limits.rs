@@ -62,7 +62,7 @@ fn limits_keep_enough_of_a_group_here() {
     assert!(!may_go(&kept, 2));
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 2));
-    // A new table knows who was evicted.
+    // A new table knows which pods were evicted.
     let table = kept.node.table_after(&kept.table);
     kept.evaluator.set_pods(&table.entries);
     kept.table = table;

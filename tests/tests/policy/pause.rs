@@ -155,7 +155,7 @@ fn ruled(name: &str) -> (ClusterNode, PathBuf, PathBuf) {
     (member, db, web)
 }
 
-/// Fills the node: the policy decides who goes.
+/// Fills the node: the policy decides which pod goes.
 fn web_goes(member: &ClusterNode, db: &Path, web: &Path) {
     let mut big = Hog::start(db, &["--mib", "120"]).unwrap();
     assert!(member.cgroup.holds(115));
@@ -192,7 +192,11 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
     let second = member.start().unwrap();
     web_goes(&member, &db, &web);
     drop(second);
-    assert_eq!(written(), text, "who has heard nothing does not write");
+    assert_eq!(
+        written(),
+        text,
+        "an agent that has heard nothing does not write"
+    );
     // Half a file is none, and no reason not to start.
     fs::write(&file, &text[..text.len() / 2]).unwrap();
     drop(member.start().unwrap());

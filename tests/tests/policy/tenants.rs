@@ -22,7 +22,7 @@ fn tenant(member: &ClusterNode, namespace: &str, app: &str, spec: Value) {
         .put(Collection::TenantPolicies, policy);
 }
 
-/// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with who went.
+/// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with the pods that went.
 fn goes(member: &ClusterNode, big: &Path, small: &Path) -> String {
     let first = Hog::start(big, &["--mib", "120"]).unwrap();
     assert!(member.cgroup.holds(115));

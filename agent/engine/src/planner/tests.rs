@@ -154,7 +154,7 @@ impl Scene {
         plan
     }
 
-    /// Who goes while the runtime removes what a plan has asked for.
+    /// The pods that go while the runtime removes what a plan has asked for.
     fn unhelped(
         &mut self,
         now: i64,

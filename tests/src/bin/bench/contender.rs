@@ -1,4 +1,4 @@
-//! Who takes part, and how each is started.
+//! The contenders, and how each is started.
 
 use evictd_tests::{
     prelude::*,

@@ -253,7 +253,7 @@ fn node_programme(arguments: &Arguments) -> Result<node::Programme> {
     })
 }
 
-/// Who takes part: `--only evictd` is evictd on every hook.
+/// The contenders: `--only evictd` is evictd on every hook.
 fn wanted(arguments: &Arguments) -> Result<impl Fn(&str) -> bool> {
     let is_meant =
         |only: &str, name: &str| only == name || only == "evictd" && name.starts_with("evictd-");

@@ -46,7 +46,7 @@ pub struct Observation {
 impl Observation {
     /// The last crossing before the first signal; without a signal, or ahead of all, the first one. The counter may go back
     /// below the limit by itself: a CPU gives back what it had charged in advance (up to 256 KiB,
-    /// `drain_stock`), or inactive_file grows. Who looks then finds nothing to do, and at 20 MB/s the next crossing is
+    /// `drain_stock`), or inactive_file grows. A reader then finds nothing to do, and at 20 MB/s the next crossing is
     /// 13 ms away.
     pub fn acted_upon(&self, signalled: Option<u64>) -> Option<Crossing> {
         let before = |crossing: &&Crossing| signalled.is_some_and(|at| crossing.time_ns <= at);

@@ -49,7 +49,7 @@ pub struct Footprint {
     pub rss: u64,
     /// Mapped by VMAs that are locked.
     pub locked: u64,
-    /// Resident, shared pages divided by those who share them.
+    /// Resident, shared pages divided by the processes that share them.
     pub pss: u64,
     /// Resident and anonymous: heap and stacks.
     pub anonymous: u64,

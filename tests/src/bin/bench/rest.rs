@@ -46,7 +46,7 @@ pub fn run(contenders: &[Contender], time: Duration) -> Result<Vec<Resting>> {
             let stage = Stage::start("rest", NEAR, &["--mib", "1"], true)?;
             stage.limit(size)?;
             let files = tempfile::tempdir()?;
-            // Who cannot start is said by the race.
+            // The race says which contender cannot start.
             let Ok(running) = contender.start(&stage, THRESHOLD, 0.0, files.path(), None) else {
                 break;
             };

@@ -36,7 +36,7 @@ pub struct Programme {
 pub struct Race {
     /// What else the machine had to do.
     pub load: Option<&'static str>,
-    /// Who could not take part, and why.
+    /// Contenders that could not take part, and why.
     pub absent: Vec<(String, String)>,
     pub bare_wake_up_us: Option<Distribution>,
     #[serde(skip)]

@@ -18,7 +18,7 @@ pub struct Seen {
     /// `DisruptionTarget`, if it was there: reason and message.
     pub disruption: Option<String>,
     pub ran: bool,
-    /// What the kubelet says where it was the one who evicted it.
+    /// What the kubelet says where it has evicted the pod.
     pub by_kubelet: Option<String>,
     last: String,
 }

@@ -62,8 +62,8 @@ fn start_and_wait(job: &Job, port: &File) -> Result<Status> {
     let status = loop {
         // Init is the parent of every orphan; only the job's own end counts.
         match wait() {
-            Ok(WaitStatus::Exited(who, code)) if who == pid => break Status::Exited(code),
-            Ok(WaitStatus::Signaled(who, signal, _)) if who == pid => {
+            Ok(WaitStatus::Exited(child, code)) if child == pid => break Status::Exited(code),
+            Ok(WaitStatus::Signaled(child, signal, _)) if child == pid => {
                 break Status::Killed(signal as i32);
             }
             Ok(_) | Err(Errno::EINTR) => {}

@@ -45,7 +45,7 @@ pub struct Race {
     #[serde(flatten)]
     pub guest: Guest,
     pub threshold_mib: u64,
-    /// Who did not start, and why.
+    /// Rivals that did not start, and why.
     pub absent: Vec<(String, String)>,
     /// One line per contender and course, and one per contender over all courses (`way` is `all`).
     pub results: Vec<Line>,

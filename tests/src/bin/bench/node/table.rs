@@ -65,7 +65,7 @@ pub fn draw(race: &Race) -> String {
 pub fn picture(race: &Race) -> Option<String> {
     const FROM_S: f64 = -2.0;
     const TO_S: f64 = 8.0;
-    // Slow enough to see who sleeps, fast enough to matter; otherwise what was run first.
+    // Slow enough to see which thread sleeps, fast enough to matter; otherwise what was run first.
     let wanted = race.heats.iter().find(|h| h.way == "touch" && h.rate == 50);
     let course = wanted.or_else(|| race.heats.first())?;
     let is_course = |h: &&NodeHeat| h.way == course.way && h.rate == course.rate;
