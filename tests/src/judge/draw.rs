@@ -45,6 +45,20 @@ fn chance(rng: &mut Rng, percent: u32) -> bool {
     rng.u32(0..100) < percent
 }
 
+/// Marks of an incident, for the tables of the judge.
+#[derive(Default)]
+struct Traits(Vec<&'static str>);
+
+impl Traits {
+    fn has(&mut self, rng: &mut Rng, percent: u32, name: &'static str) -> bool {
+        let has = chance(rng, percent);
+        if has {
+            self.0.push(name);
+        }
+        has
+    }
+}
+
 struct Growth {
     line: Line,
     /// What it has when the threshold is to be reached.
@@ -59,286 +73,399 @@ fn ramp(from: u64, speed: f64, most: f64) -> Line {
     ])
 }
 
-pub fn draw(seed: u64) -> Incident {
-    let mut rng = Rng::with_seed(seed);
-    let rng = &mut rng;
-    let capacity = octaves(rng, 512.0 * MIB, 512.0 * 1024.0 * MIB);
-    let threshold = match chance(rng, 50) {
-        true => (between(rng, 0.02, 0.15) * capacity).max(50.0 * MIB),
-        false => octaves(rng, 100.0 * MIB, 2048.0 * MIB).min(capacity * 0.2),
-    };
-    let mut traits = Vec::new();
-    let mut has = |rng: &mut Rng, percent, name| {
-        let has = chance(rng, percent);
-        if has {
-            traits.push(name);
-        }
-        has
-    };
-    let resolved = match has(rng, 20, "minimum reclaim") {
-        true => threshold + between(rng, 0.1, 1.0) * threshold,
-        false => threshold,
-    };
-    let scope = match rng.u32(0..3) {
-        0 => ScopeKind::V1,
-        1 => ScopeKind::V2,
-        _ => ScopeKind::Machine,
-    };
-    let cpus = 1_u64 << rng.u32(1..5);
-    let begin = time(rng, SECOND, 4 * SECOND);
-    let reached = begin + time(rng, 200 * MS, 8 * SECOND);
-    let until = (reached - begin) as f64 / SECOND as f64;
-    let usable = capacity - threshold;
-    // A growth that goes on has so much in the end.
-    let endless = capacity * 1.5;
-    let full_speed = |rng: &mut Rng| between(rng, 0.5, 3.0) * 1024.0 * MIB * (cpus.min(4) as f64);
-    let goes_on = |speed: f64, most: f64| Growth {
-        line: ramp(begin, speed, endless),
-        reach: (usable * most).min(speed * until),
-    };
-    let overshoot = |rng: &mut Rng| between(rng, 0.05, 0.9) * threshold;
-    let mut cache = None;
-    let mut outside = Line::default();
-    let mut limits = vec![(0, threshold as u64, resolved as u64)];
-    let (shape, mut growths): (&str, Vec<Growth>) = match rng.u32(0..13) {
-        0 => ("full speed", vec![goes_on(full_speed(rng), 0.6)]),
-        1 => {
-            let speed = octaves(rng, 1.0, 2000.0) * MIB;
-            ("linear", vec![goes_on(speed, 0.6)])
-        }
-        2 => {
-            let (mut amount, factor) = (octaves(rng, 1.0, 16.0) * MIB, between(rng, 1.05, 1.5));
-            let step = time(rng, 50 * MS, 500 * MS);
-            let (mut points, mut at) = (vec![(begin, amount)], begin);
-            let fastest = full_speed(rng) * step as f64 / SECOND as f64;
-            while amount < endless {
-                // As far as the machine goes.
-                amount = (amount * factor).min(amount + fastest);
-                at += step;
-                points.push((at, amount));
-            }
-            let line = Line(points);
-            let reach = usable * between(rng, 0.1, 0.6);
-            ("exponential", vec![Growth { line, reach }])
-        }
-        3 => {
-            let (step, pause) = (overshoot(rng) * 0.5, time(rng, 100 * MS, 6 * SECOND));
-            let rise = time(rng, 2 * MS, 50 * MS);
-            let (mut points, mut at, mut amount) = (vec![(begin, 0.0)], begin, 0.0);
-            for _ in 0..rng.u32(3..40) {
-                at += rise;
-                amount += step;
-                points.push((at, amount));
-                at += pause;
-                points.push((at, amount));
-            }
-            let reach = between(rng, 0.1, 0.9) * amount.min(usable);
-            let line = Line(points);
-            ("stepwise", vec![Growth { line, reach }])
-        }
-        kind @ (4 | 5) => {
-            let size = between(rng, 0.05, 1.5) * threshold;
-            let (up, down) = (time(rng, 50 * MS, 5 * SECOND), time(rng, 10 * MS, SECOND));
-            let rest = time(rng, 1, 3 * SECOND);
-            let (mut points, mut at) = (vec![(begin, 0.0)], begin);
-            for _ in 0..rng.u32(3..10) {
-                points.push((at + up, size));
-                points.push((at + up + down, 0.0));
-                at += up + down + rest;
-                points.push((at, 0.0));
-            }
-            let line = Line(points);
-            match kind {
-                4 => {
-                    let reach = size + between(rng, 0.001, 0.3) * threshold;
-                    ("sawtooth below", vec![Growth { line, reach }])
-                }
-                _ => {
-                    let reach = size * between(rng, 0.1, 0.99);
-                    ("sawtooth that dips past", vec![Growth { line, reach }])
-                }
-            }
-        }
-        6 => {
-            let speed = octaves(rng, 1.0, 2000.0) * MIB;
-            let size = (speed * until).clamp(threshold * 0.1, usable * 0.6);
-            let reach = size - overshoot(rng).min(size);
-            let line = ramp(begin, speed, size);
-            ("stops by itself", vec![Growth { line, reach }])
-        }
-        7 => {
-            let count = rng.usize(2..6);
-            let growths = (0..count).map(|_| {
-                let speed = match chance(rng, 30) {
-                    // They share the CPUs.
-                    true => full_speed(rng) / count as f64,
-                    false => octaves(rng, 1.0, 500.0) * MIB,
-                };
-                goes_on(speed, 0.15)
-            });
-            ("several pods", growths.collect())
-        }
-        8 => {
-            let count = rng.usize(1..5);
-            let growths = (0..count).map(|_| {
-                let (speed, size) = (
-                    full_speed(rng) / count as f64,
-                    octaves(rng, 50.0, 2000.0) * MIB,
-                );
-                let size = size.min(usable * 0.1);
-                let mut line = ramp(begin + time(rng, 0, SECOND), speed, size);
-                if chance(rng, 50) {
-                    // What only starting up needs goes back.
-                    let (at, most) = line.0[1];
-                    let (at, back) = (at + time(rng, MS, 3 * SECOND), time(rng, MS, 300 * MS));
-                    line.0.extend([(at, most), (at + back, most * 0.6)]);
-                }
-                Growth {
-                    line,
-                    reach: size * between(rng, 0.5, 1.3),
-                }
-            });
-            ("start-up burst", growths.collect())
-        }
-        9 => {
-            let speed = octaves(rng, 20.0, 2000.0) * MIB;
-            let size = between(rng, 0.3, 2.0) * capacity;
-            cache = Some((ramp(begin, speed, size), chance(rng, 50)));
-            let growths = match chance(rng, 40) {
-                true => {
-                    let speed = octaves(rng, 1.0, 1000.0) * MIB;
-                    vec![goes_on(speed, 0.4)]
-                }
-                false => Vec::new(),
-            };
-            ("page cache", growths)
-        }
-        10 => {
-            let speed = octaves(rng, 10.0, 2000.0) * MIB;
-            let size = match chance(rng, 50) {
-                true => endless,
-                false => (speed * until).clamp(threshold * 0.2, usable * 0.6),
-            };
-            let reach = match size < endless {
-                true => size - overshoot(rng).min(size),
-                false => (usable * 0.6).min(speed * until),
-            };
-            let line = ramp(begin, speed, size);
-            ("tmpfs", vec![Growth { line, reach }])
-        }
-        11 => {
-            let speed = octaves(rng, 1.0, 1000.0) * MIB;
-            let size = match chance(rng, 30) {
-                true => capacity * 0.5,
-                false => (speed * until).min(usable * 0.3) + overshoot(rng),
-            };
-            outside = ramp(begin, speed, size);
-            ("outside of pods", Vec::new())
-        }
-        _ => {
-            let higher = (threshold * between(rng, 1.3, 3.0)).min(capacity * 0.5);
-            let reclaim = resolved - threshold;
-            limits.push((reached, higher as u64, (higher + reclaim) as u64));
-            let growths = match chance(rng, 50) {
-                true => {
-                    let speed = octaves(rng, 1.0, 200.0) * MIB;
-                    vec![goes_on(speed, 0.3)]
-                }
-                false => Vec::new(),
-            };
-            ("threshold change", growths)
-        }
-    };
-    let is_huge = has(rng, 20, "huge pages");
-    let has_stuck = has(rng, 8, "stuck death");
-    let is_slow = has(rng, 15, "slow death");
-    let has_cache = has(rng, 25, "cache beside");
-    let has_tmpfs = has(rng, 15, "tmpfs beside");
-    let outside_static = has(rng, 30, "static memory outside");
-    let swap = match has(rng, 12, "swap") {
-        true => between(rng, 0.02, 0.3) * capacity,
-        false => 0.0,
-    };
-    let restart = has(rng, 10, "restart").then(|| reached + time(rng, 0, 6 * SECOND));
-    let late_lists = has(rng, 20, "late lists");
-    // What is there at the beginning, so that the threshold is met when it is to be.
-    let reach: f64 = growths.iter().map(|growth| growth.reach).sum();
-    let reach = match shape {
-        "outside of pods" => outside.at(u64::MAX) - overshoot(rng).min(outside.at(u64::MAX)),
-        "page cache" if growths.is_empty() => between(rng, 0.05, 0.5) * usable,
-        "threshold change" if growths.is_empty() => {
-            let higher = limits[1].1 as f64 - threshold;
-            between(rng, 0.02, 0.98) * higher
-        }
-        _ => reach,
-    };
-    let mut fixed = (usable - reach).max(usable * 0.05);
-    if outside_static {
-        let part = fixed * between(rng, 0.05, 0.5);
-        fixed -= part;
-        outside.raise(part);
-    }
-    let count = rng.usize(3..41);
-    let weights: Vec<f64> = (0..count).map(|_| octaves(rng, 1.0, 256.0)).collect();
-    let sum: f64 = weights.iter().sum();
-    let mut pods: Vec<PodSpec> = weights.iter().map(|w| pod(rng, fixed * w / sum)).collect();
-    let slowness = if is_slow { 0.2 } else { 1.0 };
-    for spec in &mut pods {
-        spec.teardown = between(rng, 2.0, 16.0) * 1024.0 * MIB * slowness;
-        spec.stuck = has_stuck && chance(rng, 25);
-        spec.huge = is_huge && chance(rng, 50);
-        if has_tmpfs && chance(rng, 40) {
-            std::mem::swap(&mut spec.anon, &mut spec.tmpfs);
-        }
-        if has_cache && chance(rng, 40) {
-            let amount = between(rng, 0.0, 0.3) * usable;
-            let active = amount * rng.f64();
-            spec.read = Line(vec![(0, amount), (1, amount)]);
-            spec.activated = Line(vec![(0, active), (1, active)]);
-            if late_lists || chance(rng, 30) {
-                let at = reached.saturating_sub(time(rng, 0, SECOND));
-                spec.activated.0.push((at, active));
-                spec.activated.0.push((at + 700 * MS, amount));
-            }
+/// What makes the node short.
+struct Shape {
+    name: &'static str,
+    /// Growths of pods.
+    growths: Vec<Growth>,
+    /// Page cache of a pod, and whether it is written.
+    cache: Option<(Line, bool)>,
+    outside: Line,
+    /// A threshold that comes later, with what resolves it.
+    later: Option<(u64, u64, u64)>,
+}
+
+impl Shape {
+    fn of_pods(name: &'static str, growths: Vec<Growth>) -> Self {
+        Self {
+            name,
+            growths,
+            cache: None,
+            outside: Line::default(),
+            later: None,
         }
     }
-    for growth in growths.drain(..) {
-        let spec = &mut pods[rng.usize(..count)];
-        let is_tmpfs = shape == "tmpfs";
-        let line = if is_tmpfs {
-            &mut spec.tmpfs
-        } else {
-            &mut spec.anon
+
+    fn of_one(name: &'static str, line: Line, reach: f64) -> Self {
+        Self::of_pods(name, vec![Growth { line, reach }])
+    }
+
+    /// What has grown when the threshold is to be reached.
+    fn reach(&self, rng: &mut Rng, node: &Node) -> f64 {
+        match (self.name, self.later) {
+            ("outside of pods", _) => {
+                let most = self.outside.at(u64::MAX);
+                most - node.overshoot(rng).min(most)
+            }
+            ("page cache", _) if self.growths.is_empty() => between(rng, 0.05, 0.5) * node.usable,
+            (_, Some((_, higher, _))) if self.growths.is_empty() => {
+                between(rng, 0.02, 0.98) * (higher as f64 - node.threshold)
+            }
+            _ => self.growths.iter().map(|growth| growth.reach).sum(),
+        }
+    }
+}
+
+/// The node, and when its threshold is reached.
+struct Node {
+    capacity: f64,
+    threshold: f64,
+    resolved: f64,
+    /// What is there above the threshold.
+    usable: f64,
+    scope: ScopeKind,
+    cpus: u64,
+    begin: u64,
+    reached: u64,
+}
+
+impl Node {
+    fn draw(rng: &mut Rng, traits: &mut Traits) -> Self {
+        let capacity = octaves(rng, 512.0 * MIB, 512.0 * 1024.0 * MIB);
+        let threshold = match chance(rng, 50) {
+            true => (between(rng, 0.02, 0.15) * capacity).max(50.0 * MIB),
+            false => octaves(rng, 100.0 * MIB, 2048.0 * MIB).min(capacity * 0.2),
         };
-        // Pods grow once.
-        if line.0.len() <= 1 {
-            let base = line.at(0);
-            *line = growth.line;
-            line.raise(base);
-        }
-        // Mostly it is above its request.
-        if chance(rng, 70) {
-            spec.inputs.request = (spec.inputs.request / 4).min((fixed / 100.0) as u64);
-        }
-    }
-    if let Some((line, is_written)) = cache {
-        let spec = &mut pods[rng.usize(..count)];
-        if is_written {
-            spec.written = line;
-        } else {
-            let part = rng.f64();
-            let at = |point: &(u64, f64)| (point.0, point.1 * part);
-            spec.activated = Line(line.0.iter().map(at).collect());
-            spec.read = line;
-        }
-    }
-    if let Some(speed) = logs(seed) {
-        traits.push("logs");
-        let writer = pods.iter_mut().find(|pod| pod.written.0.len() <= 1);
-        if let Some(spec) = writer {
-            spec.written = ramp(0, speed, speed * LOGS_SECONDS);
+        let resolved = match traits.has(rng, 20, "minimum reclaim") {
+            true => threshold + between(rng, 0.1, 1.0) * threshold,
+            false => threshold,
+        };
+        let scope = match rng.u32(0..3) {
+            0 => ScopeKind::V1,
+            1 => ScopeKind::V2,
+            _ => ScopeKind::Machine,
+        };
+        let cpus = 1_u64 << rng.u32(1..5);
+        let begin = time(rng, SECOND, 4 * SECOND);
+        Self {
+            capacity,
+            threshold,
+            resolved,
+            usable: capacity - threshold,
+            scope,
+            cpus,
+            begin,
+            reached: begin + time(rng, 200 * MS, 8 * SECOND),
         }
     }
+
+    /// Time of a growth until the threshold is reached, in seconds.
+    fn until(&self) -> f64 {
+        (self.reached - self.begin) as f64 / SECOND as f64
+    }
+
+    /// A growth that goes on has so much in the end.
+    fn endless(&self) -> f64 {
+        self.capacity * 1.5
+    }
+
+    fn fastest(&self, rng: &mut Rng) -> f64 {
+        between(rng, 0.5, 3.0) * 1024.0 * MIB * (self.cpus.min(4) as f64)
+    }
+
+    fn overshoot(&self, rng: &mut Rng) -> f64 {
+        between(rng, 0.05, 0.9) * self.threshold
+    }
+
+    fn goes_on(&self, speed: f64, most: f64) -> Growth {
+        Growth {
+            line: ramp(self.begin, speed, self.endless()),
+            reach: (self.usable * most).min(speed * self.until()),
+        }
+    }
+
+    fn shape(&self, rng: &mut Rng) -> Shape {
+        match rng.u32(0..13) {
+            0 => self.full_speed(rng),
+            1 => self.linear(rng),
+            2 => self.exponential(rng),
+            3 => self.stepwise(rng),
+            4 => self.sawtooth_below(rng),
+            5 => self.sawtooth_past(rng),
+            6 => self.stops_by_itself(rng),
+            7 => self.several_pods(rng),
+            8 => self.start_up(rng),
+            9 => self.page_cache(rng),
+            10 => self.tmpfs(rng),
+            11 => self.outside_of_pods(rng),
+            _ => self.threshold_change(rng),
+        }
+    }
+
+    fn full_speed(&self, rng: &mut Rng) -> Shape {
+        let growth = self.goes_on(self.fastest(rng), 0.6);
+        Shape::of_pods("full speed", vec![growth])
+    }
+
+    fn linear(&self, rng: &mut Rng) -> Shape {
+        let speed = octaves(rng, 1.0, 2000.0) * MIB;
+        Shape::of_pods("linear", vec![self.goes_on(speed, 0.6)])
+    }
+
+    fn exponential(&self, rng: &mut Rng) -> Shape {
+        let (mut amount, factor) = (octaves(rng, 1.0, 16.0) * MIB, between(rng, 1.05, 1.5));
+        let step = time(rng, 50 * MS, 500 * MS);
+        let (mut points, mut at) = (vec![(self.begin, amount)], self.begin);
+        let fastest = self.fastest(rng) * step as f64 / SECOND as f64;
+        while amount < self.endless() {
+            // As far as the machine goes.
+            amount = (amount * factor).min(amount + fastest);
+            at += step;
+            points.push((at, amount));
+        }
+        let reach = self.usable * between(rng, 0.1, 0.6);
+        Shape::of_one("exponential", Line(points), reach)
+    }
+
+    fn stepwise(&self, rng: &mut Rng) -> Shape {
+        let (step, pause) = (self.overshoot(rng) * 0.5, time(rng, 100 * MS, 6 * SECOND));
+        let rise = time(rng, 2 * MS, 50 * MS);
+        let (mut points, mut at, mut amount) = (vec![(self.begin, 0.0)], self.begin, 0.0);
+        for _ in 0..rng.u32(3..40) {
+            at += rise;
+            amount += step;
+            points.push((at, amount));
+            at += pause;
+            points.push((at, amount));
+        }
+        let reach = between(rng, 0.1, 0.9) * amount.min(self.usable);
+        Shape::of_one("stepwise", Line(points), reach)
+    }
+
+    fn sawtooth_below(&self, rng: &mut Rng) -> Shape {
+        let (line, size) = self.sawtooth(rng);
+        let reach = size + between(rng, 0.001, 0.3) * self.threshold;
+        Shape::of_one("sawtooth below", line, reach)
+    }
+
+    fn sawtooth_past(&self, rng: &mut Rng) -> Shape {
+        let (line, size) = self.sawtooth(rng);
+        let reach = size * between(rng, 0.1, 0.99);
+        Shape::of_one("sawtooth that dips past", line, reach)
+    }
+
+    /// A sawtooth, and its size.
+    fn sawtooth(&self, rng: &mut Rng) -> (Line, f64) {
+        let size = between(rng, 0.05, 1.5) * self.threshold;
+        let (up, down) = (time(rng, 50 * MS, 5 * SECOND), time(rng, 10 * MS, SECOND));
+        let rest = time(rng, 1, 3 * SECOND);
+        let (mut points, mut at) = (vec![(self.begin, 0.0)], self.begin);
+        for _ in 0..rng.u32(3..10) {
+            points.push((at + up, size));
+            points.push((at + up + down, 0.0));
+            at += up + down + rest;
+            points.push((at, 0.0));
+        }
+        (Line(points), size)
+    }
+
+    fn stops_by_itself(&self, rng: &mut Rng) -> Shape {
+        let speed = octaves(rng, 1.0, 2000.0) * MIB;
+        let size = (speed * self.until()).clamp(self.threshold * 0.1, self.usable * 0.6);
+        let reach = size - self.overshoot(rng).min(size);
+        Shape::of_one("stops by itself", ramp(self.begin, speed, size), reach)
+    }
+
+    fn several_pods(&self, rng: &mut Rng) -> Shape {
+        let count = rng.usize(2..6);
+        let growths = (0..count).map(|_| {
+            let speed = match chance(rng, 30) {
+                // They share the CPUs.
+                true => self.fastest(rng) / count as f64,
+                false => octaves(rng, 1.0, 500.0) * MIB,
+            };
+            self.goes_on(speed, 0.15)
+        });
+        Shape::of_pods("several pods", growths.collect())
+    }
+
+    fn start_up(&self, rng: &mut Rng) -> Shape {
+        let count = rng.usize(1..5);
+        let growths = (0..count).map(|_| {
+            let (speed, size) = (
+                self.fastest(rng) / count as f64,
+                octaves(rng, 50.0, 2000.0) * MIB,
+            );
+            let size = size.min(self.usable * 0.1);
+            let mut line = ramp(self.begin + time(rng, 0, SECOND), speed, size);
+            if chance(rng, 50) {
+                // What only starting up needs goes back.
+                let (at, most) = line.0[1];
+                let (at, back) = (at + time(rng, MS, 3 * SECOND), time(rng, MS, 300 * MS));
+                line.0.extend([(at, most), (at + back, most * 0.6)]);
+            }
+            Growth {
+                line,
+                reach: size * between(rng, 0.5, 1.3),
+            }
+        });
+        Shape::of_pods("start-up burst", growths.collect())
+    }
+
+    fn page_cache(&self, rng: &mut Rng) -> Shape {
+        let speed = octaves(rng, 20.0, 2000.0) * MIB;
+        let size = between(rng, 0.3, 2.0) * self.capacity;
+        let cache = Some((ramp(self.begin, speed, size), chance(rng, 50)));
+        let growths = match chance(rng, 40) {
+            true => {
+                let speed = octaves(rng, 1.0, 1000.0) * MIB;
+                vec![self.goes_on(speed, 0.4)]
+            }
+            false => Vec::new(),
+        };
+        Shape {
+            cache,
+            ..Shape::of_pods("page cache", growths)
+        }
+    }
+
+    fn tmpfs(&self, rng: &mut Rng) -> Shape {
+        let speed = octaves(rng, 10.0, 2000.0) * MIB;
+        let size = match chance(rng, 50) {
+            true => self.endless(),
+            false => (speed * self.until()).clamp(self.threshold * 0.2, self.usable * 0.6),
+        };
+        let reach = match size < self.endless() {
+            true => size - self.overshoot(rng).min(size),
+            false => (self.usable * 0.6).min(speed * self.until()),
+        };
+        Shape::of_one("tmpfs", ramp(self.begin, speed, size), reach)
+    }
+
+    fn outside_of_pods(&self, rng: &mut Rng) -> Shape {
+        let speed = octaves(rng, 1.0, 1000.0) * MIB;
+        let size = match chance(rng, 30) {
+            true => self.capacity * 0.5,
+            false => (speed * self.until()).min(self.usable * 0.3) + self.overshoot(rng),
+        };
+        Shape {
+            outside: ramp(self.begin, speed, size),
+            ..Shape::of_pods("outside of pods", Vec::new())
+        }
+    }
+
+    fn threshold_change(&self, rng: &mut Rng) -> Shape {
+        let higher = (self.threshold * between(rng, 1.3, 3.0)).min(self.capacity * 0.5);
+        let reclaim = self.resolved - self.threshold;
+        let growths = match chance(rng, 50) {
+            true => {
+                let speed = octaves(rng, 1.0, 200.0) * MIB;
+                vec![self.goes_on(speed, 0.3)]
+            }
+            false => Vec::new(),
+        };
+        Shape {
+            later: Some((self.reached, higher as u64, (higher + reclaim) as u64)),
+            ..Shape::of_pods("threshold change", growths)
+        }
+    }
+}
+
+/// What there is besides the shape.
+struct Beside {
+    is_huge: bool,
+    has_stuck: bool,
+    is_slow: bool,
+    has_cache: bool,
+    has_tmpfs: bool,
+    has_outside: bool,
+    swap: f64,
+    restart: Option<u64>,
+    late_lists: bool,
+}
+
+impl Beside {
+    fn draw(rng: &mut Rng, node: &Node, traits: &mut Traits) -> Self {
+        Self {
+            is_huge: traits.has(rng, 20, "huge pages"),
+            has_stuck: traits.has(rng, 8, "stuck death"),
+            is_slow: traits.has(rng, 15, "slow death"),
+            has_cache: traits.has(rng, 25, "cache beside"),
+            has_tmpfs: traits.has(rng, 15, "tmpfs beside"),
+            has_outside: traits.has(rng, 30, "static memory outside"),
+            swap: match traits.has(rng, 12, "swap") {
+                true => between(rng, 0.02, 0.3) * node.capacity,
+                false => 0.0,
+            },
+            restart: traits
+                .has(rng, 10, "restart")
+                .then(|| node.reached + time(rng, 0, 6 * SECOND)),
+            late_lists: traits.has(rng, 20, "late lists"),
+        }
+    }
+
+    /// The pods, which use so much together at the beginning.
+    fn pods(&self, rng: &mut Rng, node: &Node, fixed: f64) -> Vec<PodSpec> {
+        let count = rng.usize(3..41);
+        let weights: Vec<f64> = (0..count).map(|_| octaves(rng, 1.0, 256.0)).collect();
+        let sum: f64 = weights.iter().sum();
+        let mut pods: Vec<PodSpec> = weights.iter().map(|w| pod(rng, fixed * w / sum)).collect();
+        let slowness = if self.is_slow { 0.2 } else { 1.0 };
+        for spec in &mut pods {
+            spec.teardown = between(rng, 2.0, 16.0) * 1024.0 * MIB * slowness;
+            spec.stuck = self.has_stuck && chance(rng, 25);
+            spec.huge = self.is_huge && chance(rng, 50);
+            if self.has_tmpfs && chance(rng, 40) {
+                std::mem::swap(&mut spec.anon, &mut spec.tmpfs);
+            }
+            if self.has_cache && chance(rng, 40) {
+                let amount = between(rng, 0.0, 0.3) * node.usable;
+                let active = amount * rng.f64();
+                spec.read = Line(vec![(0, amount), (1, amount)]);
+                spec.activated = Line(vec![(0, active), (1, active)]);
+                if self.late_lists || chance(rng, 30) {
+                    let at = node.reached.saturating_sub(time(rng, 0, SECOND));
+                    spec.activated.0.push((at, active));
+                    spec.activated.0.push((at + 700 * MS, amount));
+                }
+            }
+        }
+        pods
+    }
+}
+
+/// Has a pod grow. Mostly it is above its request.
+fn grow(rng: &mut Rng, spec: &mut PodSpec, growth: Growth, is_tmpfs: bool, fixed: f64) {
+    let line = if is_tmpfs {
+        &mut spec.tmpfs
+    } else {
+        &mut spec.anon
+    };
+    // Pods grow once.
+    if line.0.len() <= 1 {
+        let base = line.at(0);
+        *line = growth.line;
+        line.raise(base);
+    }
+    if chance(rng, 70) {
+        spec.inputs.request = (spec.inputs.request / 4).min((fixed / 100.0) as u64);
+    }
+}
+
+/// Has a pod read or write files.
+fn fill_cache(rng: &mut Rng, spec: &mut PodSpec, line: Line, is_written: bool) {
+    if is_written {
+        spec.written = line;
+    } else {
+        let part = rng.f64();
+        let at = |point: &(u64, f64)| (point.0, point.1 * part);
+        spec.activated = Line(line.0.iter().map(at).collect());
+        spec.read = line;
+    }
+}
+
+/// The moments at which something changes.
+fn marks(limits: &[(u64, u64, u64)], pods: &[PodSpec], outside: &Line) -> Vec<u64> {
     let mut marks: Vec<u64> = limits.iter().map(|limit| limit.0).collect();
     let lines = |p: &PodSpec| {
         let lines = [&p.anon, &p.tmpfs, &p.read, &p.written, &p.activated];
@@ -351,31 +478,75 @@ pub fn draw(seed: u64) -> Incident {
     marks.extend(outside.0.iter().map(|point| point.0));
     marks.sort_unstable();
     marks.dedup();
+    marks
+}
+
+pub fn draw(seed: u64) -> Incident {
+    let mut rng = Rng::with_seed(seed);
+    let rng = &mut rng;
+    let mut traits = Traits::default();
+    let node = Node::draw(rng, &mut traits);
+    let shape = node.shape(rng);
+    let beside = Beside::draw(rng, &node, &mut traits);
+    // What is there at the beginning, so that the threshold is met when it is to be.
+    let mut fixed = (node.usable - shape.reach(rng, &node)).max(node.usable * 0.05);
+    let Shape {
+        name,
+        growths,
+        cache,
+        mut outside,
+        later,
+    } = shape;
+    if beside.has_outside {
+        let part = fixed * between(rng, 0.05, 0.5);
+        fixed -= part;
+        outside.raise(part);
+    }
+    let mut pods = beside.pods(rng, &node, fixed);
+    let count = pods.len();
+    for growth in growths {
+        let spec = &mut pods[rng.usize(..count)];
+        grow(rng, spec, growth, name == "tmpfs", fixed);
+    }
+    if let Some((line, is_written)) = cache {
+        let spec = &mut pods[rng.usize(..count)];
+        fill_cache(rng, spec, line, is_written);
+    }
+    if let Some(speed) = logs(seed) {
+        traits.0.push("logs");
+        let writer = pods.iter_mut().find(|pod| pod.written.0.len() <= 1);
+        if let Some(spec) = writer {
+            spec.written = ramp(0, speed, speed * LOGS_SECONDS);
+        }
+    }
+    let mut limits = vec![(0, node.threshold as u64, node.resolved as u64)];
+    limits.extend(later);
     let rate = rate(seed);
     if rate.is_some() {
-        traits.push("eviction rate");
+        traits.0.push("eviction rate");
     }
     Incident {
-        shape,
-        traits,
-        capacity: capacity as u64,
-        scope,
+        shape: name,
+        traits: traits.0,
+        capacity: node.capacity as u64,
+        scope: node.scope,
         has_program: chance(rng, 70),
-        fastest: cpus * (4 << 30),
+        fastest: node.cpus * (4 << 30),
+        marks: marks(&limits, &pods, &outside),
         limits,
         pods,
         outside,
-        swap,
+        swap: beside.swap,
         write_back: octaves(rng, 20.0, 500.0) * MIB,
         lag: if chance(rng, 50) {
             time(rng, 0, 5 * MS)
         } else {
             0
         },
-        late_lists,
+        late_lists: beside.late_lists,
         wake: time(rng, MS / 50, MS),
         signal: octaves(rng, 50_000.0, 5_000_000.0) as u64,
-        restart,
+        restart: beside.restart,
         rate,
         kubelet_looks: time(rng, 0, 10 * SECOND),
         ranking: match rng.u32(0..10) {
@@ -383,10 +554,9 @@ pub fn draw(seed: u64) -> Incident {
             1 | 2 => RankingStrategy::Qos,
             _ => RankingStrategy::Kubelet,
         },
-        marks,
-        end: reached + 35 * SECOND,
-        kept: match scope {
-            ScopeKind::Machine => octaves(rng, MIB, 512.0 * MIB).min(capacity / 16.0),
+        end: node.reached + 35 * SECOND,
+        kept: match node.scope {
+            ScopeKind::Machine => octaves(rng, MIB, 512.0 * MIB).min(node.capacity / 16.0),
             _ => 0.0,
         },
     }
