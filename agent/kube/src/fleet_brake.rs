@@ -146,6 +146,8 @@ pub struct FleetBrake {
     /// The one with the entries: whether they could be read, and written where that was needed.
     entries_map: UsedConfigMap,
     times: ReportTimes,
+    /// Evictions before this time, in nanoseconds of CLOCK_MONOTONIC, are those of an earlier agent.
+    begun: i64,
 }
 
 impl FleetBrake {
@@ -177,6 +179,7 @@ impl FleetBrake {
             limiter,
             published: Mutex::default(),
             times,
+            begun: signed(monotonic_ns()),
         })
     }
 
@@ -211,7 +214,6 @@ impl FleetBrake {
     async fn report_evictions(&self) {
         // None yet.
         let mut reported = None;
-        let begun = signed(monotonic_ns());
         let mut look = Some(Instant::now() + self.times.spread.mul_f64(fastrand::f64()));
         loop {
             tokio::time::sleep(POLL_INTERVAL.min(self.times.every)).await;
@@ -234,7 +236,7 @@ impl FleetBrake {
                 look = Some(Instant::now());
                 continue;
             };
-            let is_restored = last.is_some_and(|last| last < begun);
+            let is_restored = last.is_some_and(|last| last < self.begun);
             let answer = self.report(evicted, is_restored).await;
             self.note_entries(&answer);
             if answer.is_ok() {

@@ -94,7 +94,7 @@ pub fn observe_memory(node: &Scope, pods: Option<&Scope>, now: i64) -> Observati
             && let Ok(sample) = scope.sample()
         {
             let observation = Observation {
-                available: signed(sample.shortage.available),
+                available: signed(sample.guarded_available),
                 capacity: signed(scope.capacity()),
                 time: Some(now),
             };

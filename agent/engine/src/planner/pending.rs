@@ -266,9 +266,11 @@ impl PendingVictims {
         let may_be_asked = |victim: &PendingVictim| {
             victim.is_refused && now >= victim.end.saturating_add(signed(REFUSED_NS))
         };
-        let again: Vec<String> = (self.victims.iter())
-            .filter_map(|(uid, victim)| may_be_asked(victim).then(|| uid.clone()))
-            .collect();
+        let again = self
+            .victims
+            .iter()
+            .filter(|(_, victim)| may_be_asked(victim));
+        let again: Vec<String> = again.map(|(uid, _)| uid.clone()).collect();
         again.iter().for_each(|uid| self.forget(uid));
     }
 
