@@ -503,7 +503,10 @@ impl Accounting {
     /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by [`Shortage::available`].
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
         let headroom = shortage.headroom;
+        // As for the guard ([`GuardReading::as_signal_amount`]).
+        let swap = if self.is_machine { headroom.swap } else { 0 };
         let left = headroom.immediate.saturating_add(headroom.deferred);
+        let left = left.saturating_add(swap);
         let is_seen = self.protected > 0 && shortage.guard_amount > 0;
         is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard_amount))
     }

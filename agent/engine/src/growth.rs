@@ -1,7 +1,7 @@
 //! How fast an amount grows, over windows from a millisecond to some seconds at once.
 //!
 //! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth
-//! too late. So every window has a say, and what it saw is taken to go on for some times its length.
+//! too late. So every window has a say, and what it saw is taken to go on for a time that the caller gives.
 
 use serde::{Deserialize, Serialize};
 

@@ -213,7 +213,7 @@ impl Planner {
     fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
         let (paces, mode) = (&self.paces, self.settings.mode);
         let resolves = |threshold: &Threshold| paces.resolves(threshold, mode, now);
-        self.pressure.update(now, mode, observations, resolves)
+        self.pressure.update(now, observations, resolves)
     }
 
     /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:

@@ -103,14 +103,14 @@ impl Shortage {
     }
 
     /// Whether so little is left that its end may be urgent. Where what grows waits for the writeback it is not while what
-    /// is left once the page cache is written is twice the guard's amount and [`AWAITED`]; on the active list that page cache
-    /// meets the threshold by itself.
+    /// is left once the page cache is written is the threshold, twice the guard's amount and [`AWAITED`]: on the active list
+    /// that page cache meets the threshold by itself.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
         let least = match is_met {
             true => self.threshold,
             false => self.guard_amount,
         };
-        let enough = (2 * self.guard_amount).max(AWAITED);
+        let enough = (2 * self.guard_amount).max(AWAITED).max(least);
         let is_awaited = self.awaits_writeback && self.written() >= enough;
         self.headroom.immediate < least && !is_awaited
     }

@@ -220,14 +220,18 @@ fn what_mem_available_leaves_out_is_no_growth() {
 // R15
 #[test]
 fn swap_that_pods_may_use_is_left_on_the_machine() {
-    let scope = machine(100);
     let memory = MachineMemory {
         total: 1000 * MIB,
         available: 64 * MIB,
         unreclaimable: 936 * MIB,
         pcp_free: 0,
     };
-    for (usable, available) in [(0, 64), (30, 94), (1000, 600)] {
+    for (protected, usable, available) in [(0, 0, 64), (0, 30, 94), (0, 1000, 600), (20, 1000, 600)]
+    {
+        let scope = Accounting {
+            protected: protected * MIB,
+            ..machine(100)
+        };
         let swap = SwapUse {
             swapped: 100 * MIB,
             usable: usable * MIB,

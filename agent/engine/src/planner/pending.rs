@@ -337,8 +337,8 @@ impl PendingVictims {
     /// The UIDs of those that have processes although their time is over; each once.
     pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
         let stuck = |(uid, victim): (&String, &mut PendingVictim)| {
-            let is_told = victim.is_stuck_reported || victim.is_refused;
-            let is_new = !victim.is_dead && !is_told && now >= victim.stuck_at();
+            let is_left_out = victim.is_dead || victim.is_stuck_reported || victim.is_refused;
+            let is_new = !is_left_out && now >= victim.stuck_at();
             victim.is_stuck_reported |= is_new;
             is_new.then(|| uid.clone())
         };
@@ -478,11 +478,11 @@ impl Expected {
         self.fallen = self.fallen.max(amount(before.saturating_sub(available)));
         let part = self.usage / COME_PART;
         let has_come = self.risen > part;
-        let is_told = match has_come {
+        let says_so = match has_come {
             true => signed(self.usage) >= capacity / TELLING_PART,
             false => self.fallen <= part && self.lowest > 0,
         };
-        is_told.then_some(has_come)
+        says_so.then_some(has_come)
     }
 }
 

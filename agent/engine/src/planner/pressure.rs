@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    NodeCondition, Observations, Signal, Threshold,
-    model::{settings::Mode, threshold::first_met},
-};
+use crate::{NodeCondition, Observations, Signal, Threshold, model::threshold::first_met};
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
 #[derive(Clone, Debug)]
@@ -84,14 +81,13 @@ impl Pressure {
 
     /// Takes in new observations and returns the thresholds that call for action, the most important first: met for
     /// as long as their grace period, and by a measurement that is newer than the last one. `resolves` says whether the
-    /// minimum reclaim of a threshold counts. The kubelet forgets at once since when a signal was short that it does not see.
+    /// minimum reclaim of a threshold counts.
     ///
     /// The kubelet puts memory first and leaves the rest to the order of a Go map. Here hard thresholds come before
     /// soft ones, and then they go by name.
     pub fn update(
         &mut self,
         now: i64,
-        mode: Mode,
         observations: &Observations,
         resolves: impl Fn(&Threshold) -> bool,
     ) -> Vec<Threshold> {
@@ -99,7 +95,7 @@ impl Pressure {
         for tracked in &mut self.thresholds {
             if observations.get(tracked.threshold.signal).is_none() {
                 let unseen_since = *tracked.unseen_since.get_or_insert(now);
-                if mode == Mode::Kubelet || has_passed(UNSEEN, unseen_since, now) {
+                if has_passed(UNSEEN, unseen_since, now) {
                     (tracked.since, tracked.was_due) = (None, false);
                 }
                 continue;

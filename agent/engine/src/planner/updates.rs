@@ -3,7 +3,7 @@
 
 use super::{
     Cause, EvictionDecision, Mode, Planner, PlannerSettings, Resource, RestoredState, Signal,
-    Snapshot, Threshold,
+    Snapshot, Threshold, unsigned_ns,
 };
 use crate::record::KillOutcome;
 
@@ -157,7 +157,7 @@ impl Planner {
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the
     /// condition holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's
-    /// own. Where the kernel has refused SIGKILL no pod was evicted.
+    /// own. Where the kernel has refused SIGKILL it was an attempt.
     pub fn note_fastpath_eviction(
         &mut self,
         now: i64,
@@ -171,6 +171,9 @@ impl Planner {
         self.pending
             .remember_reported(now, dip, &self.settings, uid);
         if matches!(outcome, KillOutcome::Refused(_)) {
+            for pace in self.paces.of_resource_mut(signal.resource()) {
+                pace.note_refusal(unsigned_ns(now));
+            }
             return self.pending.mark_refused(uid);
         }
         self.note_eviction(now, signal, true);

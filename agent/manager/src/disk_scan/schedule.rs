@@ -51,7 +51,8 @@ struct Known {
     worked: Duration,
 }
 
-/// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way.
+/// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way
+/// unless a disk is short and not all were walked since.
 #[derive(Default)]
 pub(super) struct Schedule {
     targets: Arc<Vec<ScanTarget>>,
@@ -260,6 +261,12 @@ mod tests {
             begin,
         );
         assert_eq!(turns(&mut schedule, 60, 1), ["wait 1"]);
+        // A short disk waits for all: the others come before it.
+        let mut schedule = Schedule::default();
+        schedule.follow(&targets(3), DiskPressure::None, begin);
+        assert_eq!(turns(&mut schedule, 0, 4), ["00", "01", "02", "00"]);
+        schedule.follow(&targets(3), DiskPressure::Hard, begin + 60 * SECOND);
+        assert_eq!(turns(&mut schedule, 60, 3), ["01", "02", "00"]);
     }
 
     #[test]

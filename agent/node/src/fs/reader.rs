@@ -119,7 +119,9 @@ impl FilesystemReader {
         let read = self.read_in_time();
         match &read {
             Ok(_) => self.gone = None,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            // Not a network's ETIMEDOUT.
+            Err(error)
+                if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() => {}
             // ENODEV where it was unmounted; EIO, ESTALE or ENOTCONN where it answers with an error alone.
             Err(_) => {
                 self.gone.get_or_insert_with(Instant::now);
@@ -161,7 +163,7 @@ impl FilesystemReader {
         self.shared.state.lock().remounted.take()
     }
 
-    /// Whether the filesystem has not answered for long, or has not been there.
+    /// Whether the filesystem has not answered for long, or with errors alone, or has not been there.
     pub fn is_hung(&self) -> bool {
         let is_long = |since: Instant| since.elapsed() >= HUNG;
         self.asked.is_some_and(is_long) || self.gone.is_some_and(is_long)
@@ -315,18 +317,21 @@ mod tests {
 
     #[test]
     fn a_filesystem_that_is_away_for_long_is_said_to_be() {
-        let answers = [true, false, true];
-        let mut answers = answers.into_iter().map(|is_away| match is_away {
-            true => Err(io::Error::from_raw_os_error(libc::ENODEV)),
-            false => Ok(reading(1)),
-        });
-        let read = move || (answers.next().unwrap(), None);
-        let mut reader = FilesystemReader::by(Box::new(read)).unwrap();
-        assert!(reader.read().is_err());
-        assert!(!reader.is_hung());
-        reader.gone = Instant::now().checked_sub(HUNG);
-        assert!(reader.is_hung());
-        assert!(reader.read().is_ok());
-        assert!(!reader.is_hung());
+        for errno in [libc::ENODEV, libc::EIO, libc::ESTALE, libc::ETIMEDOUT] {
+            let answers = [true, false, true];
+            let mut answers = answers.into_iter().map(move |is_away| match is_away {
+                true => Err(io::Error::from_raw_os_error(errno)),
+                false => Ok(reading(1)),
+            });
+            let read = move || (answers.next().unwrap(), None);
+            let mut reader = FilesystemReader::by(Box::new(read)).unwrap();
+            assert!(reader.read().is_err());
+            assert!(!reader.is_hung());
+            assert!(reader.gone.is_some(), "{errno}");
+            reader.gone = Instant::now().checked_sub(HUNG);
+            assert!(reader.is_hung());
+            assert!(reader.read().is_ok());
+            assert!(!reader.is_hung());
+        }
     }
 }

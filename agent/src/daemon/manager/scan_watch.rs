@@ -27,7 +27,7 @@ impl ScanWatch {
             match (was, is) {
                 (false, true) => tracing::error!(
                     filesystem,
-                    "the filesystem does not answer or is not mounted: its signals are not watched, all others are"
+                    "the filesystem does not answer, or with errors alone, or is not mounted: its signals are not watched, all others are"
                 ),
                 (true, false) => tracing::warn!(filesystem, "the filesystem answers again"),
                 _ => {}

@@ -232,7 +232,7 @@ fn collect_pods(collector: &mut MetricsCollector, inputs: &MetricInputs<'_>) {
     collector.families.push(MetricFamily::labelled(
         MetricType::Gauge,
         "filesystem_stuck",
-        "1 while a filesystem has not answered, or not been mounted, for five seconds: its signals are not watched",
+        "1 while a filesystem has not answered, or only with errors, or not been mounted, for five seconds: its signals are not watched",
         "filesystem",
         move || {
             let each = FILESYSTEMS.iter().zip(status.get().hung);
