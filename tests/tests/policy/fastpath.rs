@@ -215,7 +215,7 @@ fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     let watched = node.watched_with(table, Options::at(320));
     // It is not urgent.
     watched.has_no_candidates();
-    let _hog = Hog::start(&grows, &["--mib", "30", "--rate", "100"]).unwrap();
+    let _hog = Hog::start(&grows, &["--mib", "240", "--rate", "200"]).unwrap();
     assert!(watched.evicts("when").last_resort);
     std::thread::sleep(Duration::from_millis(200));
     assert!(hogs[0].is_alive(), "one was enough");

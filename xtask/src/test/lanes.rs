@@ -18,12 +18,11 @@ const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
 /// Not these: there the kernel's program kills in the task that charges.
 const NOT_ALONE: [&str; 1] = ["fastpath::guard"];
 /// Harnesses whose tests mostly wait for intervals of seconds, and so many of them at a time.
-const MOSTLY_WAIT: [(&str, &str); 7] = [
+const MOSTLY_WAIT: [(&str, &str); 6] = [
     ("fastpath::pace", "3"),
     ("agent::manager_embedded", "4"),
     ("agent::run_modes", "4"),
     ("agent::run_stalled", "4"),
-    ("kube::manager", "4"),
     ("kube::node", "4"),
     ("kube::recreation", "4"),
 ];
