@@ -238,6 +238,9 @@ struct GuardReading {
     /// Bytes of the machine's memory that cannot be reclaimed, which was read with it: memory that is plugged in or taken by
     /// a balloon changes nothing in it.
     used: Option<u64>,
+    /// Swap that pods may use beside `left`: on the machine the OOM killer does not come before it is used up, which the
+    /// kubelet's count of available memory does not know either.
+    swap: u64,
     /// Bytes that should be left by the guard's count.
     amount: u64,
     /// The part of `left` that lies in the CPUs' lists of free pages.
@@ -246,12 +249,10 @@ struct GuardReading {
 
 impl GuardReading {
     /// `left` on the signal's scale: equals the threshold exactly when the guard's amount is left. A guard amount above
-    /// the threshold counts as the threshold. On the machine the OOM killer does not come before `swap` is used up, which the
-    /// kubelet's count of available memory does not know either.
-    fn as_signal_amount(self, threshold: u64, swap: u64) -> u64 {
-        let swap = self.used.map_or(0, |_| swap);
-        let above_guard = threshold.saturating_sub(self.amount);
-        self.left.saturating_add(swap).saturating_add(above_guard)
+    /// the threshold counts as the threshold.
+    fn as_signal_amount(self, threshold: u64) -> u64 {
+        let left = self.left.saturating_add(self.swap);
+        left.saturating_add(threshold.saturating_sub(self.amount))
     }
 }
 
@@ -333,7 +334,7 @@ impl Accounting {
             .saturating_sub(reading.usage.saturating_sub(reclaimable_cache));
         let free = self.capacity.saturating_sub(reading.usage);
         let written = reclaimable_cache.saturating_sub(reading.dirty_or_writeback);
-        let guard = self.guard_reading(free, written, machine);
+        let guard = self.guard_reading(free, written, machine, swap.usable);
         let cache = reading.reclaimable();
         // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
         let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
@@ -344,8 +345,7 @@ impl Accounting {
             false => cache.saturating_add(of_cache),
         };
         let shortage = self.shortage(reading, swap, reclaimable, counted, guard);
-        let left =
-            guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold, swap.usable));
+        let left = guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let guarded_available = left.fold(counted, u64::min);
         let lacking = counted - guarded_available;
@@ -371,15 +371,16 @@ impl Accounting {
     }
 
     /// What the guard knows to be left. `free` is not charged, `written` is page cache that counts as available and can
-    /// be taken at once; all in bytes.
+    /// be taken at once, `swap` what pods may use; all in bytes.
     fn guard_reading(
         &self,
         free: u64,
         written: u64,
         machine: Option<MachineMemory>,
+        swap: u64,
     ) -> Option<GuardReading> {
         let MemoryGuard { source, amount } = self.guard?;
-        let (left, used, pcp_free) = match source {
+        let (left, used, pcp_free, swap) = match source {
             // A file that cannot be read says nothing; the kubelet's count remains.
             MemoryGuardSource::Machine => {
                 let MachineMemory {
@@ -390,14 +391,15 @@ impl Accounting {
                 } = machine?;
                 let left = available.saturating_add(pcp_free).min(total);
                 let used = unreclaimable.saturating_sub(pcp_free);
-                (left, Some(used), pcp_free)
+                (left, Some(used), pcp_free, swap)
             }
-            MemoryGuardSource::Written { .. } => (free.saturating_add(written), None, 0),
+            MemoryGuardSource::Written { .. } => (free.saturating_add(written), None, 0, 0),
             MemoryGuardSource::Counted => return None,
         };
         Some(GuardReading {
             left,
             used,
+            swap,
             amount,
             pcp_free,
         })
@@ -436,7 +438,7 @@ impl Accounting {
             (None, Some(guard)) if protected > 0 => guard.amount,
             _ => 0,
         };
-        let on_scale = machine.map(|machine| machine.as_signal_amount(threshold, usable));
+        let on_scale = machine.map(|machine| machine.as_signal_amount(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
             threshold,
@@ -503,7 +505,7 @@ impl Accounting {
     /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by [`Shortage::available`].
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
         let headroom = shortage.headroom;
-        // As for the guard ([`GuardReading::as_signal_amount`]).
+        // As for the guard ([`GuardReading::swap`]).
         let swap = if self.is_machine { headroom.swap } else { 0 };
         let left = headroom.immediate.saturating_add(headroom.deferred);
         let left = left.saturating_add(swap);

@@ -157,7 +157,7 @@ impl Planner {
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the
     /// condition holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's
-    /// own. Where the kernel has refused SIGKILL it was an attempt.
+    /// own, but for its `outcome` ([`Self::note_outcome`]): where the kernel has refused SIGKILL it was an attempt.
     pub fn note_fastpath_eviction(
         &mut self,
         now: i64,
@@ -174,13 +174,13 @@ impl Planner {
             for pace in self.paces.of_resource_mut(signal.resource()) {
                 pace.note_refusal(unsigned_ns(now));
             }
-            return self.pending.mark_refused(uid);
+        } else {
+            self.note_eviction(now, signal, true);
+            if let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) {
+                let condition = signal.node_condition();
+                self.recreations.remember_pod(now, pod, condition);
+            }
         }
-        self.note_eviction(now, signal, true);
-        let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
-            return;
-        };
-        let condition = signal.node_condition();
-        self.recreations.remember_pod(now, pod, condition);
+        self.note_outcome(uid, outcome);
     }
 }

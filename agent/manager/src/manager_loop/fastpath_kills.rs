@@ -172,7 +172,6 @@ impl ManagerLoop {
         let now = signed(monotonic_ns());
         self.planner
             .note_fastpath_eviction(now, node, uid, signal, outcome);
-        self.planner.note_outcome(uid, outcome);
         if outcome == KillOutcome::Killed {
             self.node.usage_collector.forget_files(uid);
         }

@@ -76,10 +76,8 @@ impl Agent {
                 }
                 _ => None,
             };
-            if let Record::Evicted(_) | Record::Finished(_) = record {
-                incidents.push((record.clone(), pace_inputs));
-            }
-            self.append_to_journal(record);
+            self.append_to_journal(record.clone());
+            incidents.push((record, pace_inputs));
         }
         for (record, pace_inputs) in incidents {
             self.note_incident(&record, pace_inputs);
