@@ -15,6 +15,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The kubelet's default of `imageMinimumGCAge`.
 const IMAGE_MINIMUM_GC_AGE: Duration = Duration::from_secs(120);
+/// The kubelet's fields.
+const ENDPOINT: &str = "containerRuntimeEndpoint";
+const AGE: &str = "imageMinimumGCAge";
 
 /// Settings for the container runtime: its address, and how long to wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,51 +40,54 @@ impl CriConfig {
         kubelet: Option<&Value>,
         in_cluster: bool,
     ) -> Result<Option<Self>, ConfigError> {
-        let Some(mut cri) = fields.object("cri")? else {
-            let found = in_cluster.then(|| Self::of_kubelet(kubelet));
-            return found.transpose();
-        };
-        let base = Self::of_kubelet(kubelet)?;
-        let enabled = cri.boolean("enabled")?.unwrap_or(true);
-        let path = cri.path_of("socket");
-        let socket = cri.text("socket")?.map(|text| socket(&path, &text));
-        let taken = Self {
-            socket: socket.transpose()?.unwrap_or(base.socket),
-            request_timeout: timeout(&mut cri, "requestTimeout")?.unwrap_or(base.request_timeout),
-            reclaim_timeout: timeout(&mut cri, "reclaimTimeout")?.unwrap_or(base.reclaim_timeout),
-            image_minimum_gc_age: cri
-                .duration("imageMinimumGCAge")?
-                .unwrap_or(base.image_minimum_gc_age),
-        };
-        cri.deny_unknown_fields()?;
-        Ok(enabled.then_some(taken))
-    }
-
-    /// The runtime's settings in a KubeletConfiguration.
-    fn of_kubelet(kubelet: Option<&Value>) -> Result<Self, ConfigError> {
-        let text = |field: &str| {
+        let (mut own_socket, mut own_age) = (None, None);
+        let (mut request_timeout, mut reclaim_timeout) = (REQUEST_TIMEOUT, RECLAIM_TIMEOUT);
+        let mut enabled = in_cluster;
+        if let Some(mut cri) = fields.object("cri")? {
+            enabled = cri.boolean("enabled")?.unwrap_or(true);
+            let path = cri.path_of("socket");
+            let text = cri.text("socket")?;
+            own_socket = text.map(|text| socket(&path, &text)).transpose()?;
+            request_timeout = timeout(&mut cri, "requestTimeout")?.unwrap_or(request_timeout);
+            reclaim_timeout = timeout(&mut cri, "reclaimTimeout")?.unwrap_or(reclaim_timeout);
+            own_age = cri.duration(AGE)?;
+            cri.deny_unknown_fields()?;
+        }
+        // What is not used of the kubelet's file need not be right.
+        if !enabled {
+            return Ok(None);
+        }
+        let of_kubelet = |field: &str| {
             let text = kubelet.and_then(|k| k[field].as_str());
             text.filter(|text| !text.is_empty())
         };
-        let endpoint = "containerRuntimeEndpoint";
-        let found = text(endpoint).map(|text| socket(endpoint, text));
-        let field = "imageMinimumGCAge";
-        let age = text(field)
-            .map(|text| duration::parse(text).map_err(|e| ConfigError::text(field, text, e)));
-        // In a KubeletConfiguration zero means the default.
-        let age = age.transpose()?.filter(|age| !age.is_zero());
-        Ok(Self {
-            socket: found.transpose()?.unwrap_or_else(|| SOCKET.into()),
-            request_timeout: REQUEST_TIMEOUT,
-            reclaim_timeout: RECLAIM_TIMEOUT,
+        let socket = match (own_socket, of_kubelet(ENDPOINT)) {
+            (Some(own), _) => own,
+            (None, Some(text)) => socket(ENDPOINT, text)?,
+            (None, None) => SOCKET.into(),
+        };
+        let age = match (own_age, of_kubelet(AGE)) {
+            (None, Some(text)) => {
+                let age = duration::parse(text).map_err(|e| ConfigError::text(AGE, text, e))?;
+                // In a KubeletConfiguration zero means the default.
+                Some(age).filter(|age| !age.is_zero())
+            }
+            (own, _) => own,
+        };
+        Ok(Some(Self {
+            socket,
+            request_timeout,
+            reclaim_timeout,
             image_minimum_gc_age: age.unwrap_or(IMAGE_MINIMUM_GC_AGE),
-        })
+        }))
     }
 }
 
-/// The path of a socket, written as a path or in the kubelet's form `unix:///run/x.sock`.
+/// The path of a socket, written as a path or in one of the kubelet's forms, `unix:///run/x.sock` and `unix:/run/x.sock`.
 fn socket(field: &str, text: &str) -> Result<PathBuf, ConfigError> {
-    let path = text.strip_prefix("unix://").unwrap_or(text);
+    let forms = ["unix://", "unix:"];
+    let path = forms.into_iter().find_map(|form| text.strip_prefix(form));
+    let path = path.unwrap_or(text);
     let wrong = |reason: &str| ConfigError::text(field, text, reason);
     if !path.starts_with('/') {
         return Err(wrong("must be the absolute path of a unix socket"));
@@ -153,6 +159,19 @@ mod tests {
         let found = read(own, Some(kubelet)).unwrap().unwrap();
         assert_eq!(found.socket, PathBuf::from("/s"));
         assert!(found.image_minimum_gc_age.is_zero());
+        // What the file says in its stead, or says is not used, need not be right in the kubelet's.
+        let kubelet = json!({"containerRuntimeEndpoint": "npipe://x", "imageMinimumGCAge": "2"});
+        let cluster = json!({"nodeName": "n"});
+        for cri in [
+            json!({"enabled": false}),
+            json!({"socket": "/s", "imageMinimumGCAge": "0s"}),
+        ] {
+            let document = json!({"cluster": cluster, "cri": cri});
+            assert!(read(document, Some(kubelet.clone())).is_ok());
+        }
+        let kubelet = json!({"containerRuntimeEndpoint": "unix:/run/x.sock"});
+        let found = read(json!({"cri": {}}), Some(kubelet)).unwrap().unwrap();
+        assert_eq!(found.socket, PathBuf::from("/run/x.sock"));
     }
 
     #[test]

@@ -21,6 +21,8 @@ const EXTENSION: &str = "conf";
 const MOST_FILES: usize = 1024;
 /// The fields that name a document's type.
 const TYPE: [&str; 2] = ["apiVersion", "kind"];
+const HARD: &str = "evictionHard";
+const MERGE_DEFAULTS: &str = "mergeDefaultEvictionSettings";
 
 /// The files of a directory and its subdirectories, in the order in which the kubelet merges them: by name, each
 /// subdirectory at the place of its name.
@@ -93,8 +95,9 @@ fn read_one(path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
 /// Merges drop-ins into the kubelet's configuration file, if there is one: maps field by field, everything else as a
 /// whole; null removes a field (RFC 7396).
 ///
-/// When the kubelet's file has no hard thresholds, the kubelet sets its defaults before it merges: a drop-in with one
-/// threshold leaves the other defaults in force. Without a file only the drop-ins' thresholds hold.
+/// What the kubelet does about its default thresholds it does to its file, before it merges (`loadConfigFile`): where the
+/// file has none a drop-in with one threshold leaves the other defaults in force, and `mergeDefaultEvictionSettings` of a
+/// drop-in changes nothing. Without a file only the drop-ins' thresholds hold.
 pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
     if drop_ins.is_empty() {
         return base;
@@ -104,19 +107,29 @@ pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
         None | Some(Value::Null) => Value::Object(Map::new()),
         Some(base) => base,
     };
-    if of_file
-        && let Value::Object(fields) = &mut merged
-        && fields.get("evictionHard").is_none_or(Value::is_null)
-    {
+    if of_file && (merged[HARD].is_null() || merged[MERGE_DEFAULTS] == true) {
         let defaults = DEFAULT_EVICTION_HARD.iter();
         let defaults = defaults.map(|(signal, value)| (signal.to_string(), (*value).into()));
-        fields.insert("evictionHard".to_owned(), Value::Object(defaults.collect()));
+        let mut hard: Map<_, _> = defaults.collect();
+        hard.extend(
+            merged[HARD]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(s, v)| (s.clone(), v.clone())),
+        );
+        merged[HARD] = hard.into();
     }
     for mut drop_in in drop_ins {
         if let Value::Object(fields) = &mut drop_in {
             fields.retain(|name, _| !TYPE.contains(&name.as_str()));
         }
         json_patch::merge(&mut merged, &drop_in);
+    }
+    if let Value::Object(fields) = &mut merged {
+        fields.remove(MERGE_DEFAULTS);
+        // No map would mean the defaults.
+        fields.entry(HARD).or_insert_with(|| Map::new().into());
     }
     Some(merged)
 }
@@ -197,6 +210,23 @@ mod tests {
             assert_eq!(hard["nodefs.available"], "10%");
         }
         assert_eq!(merge(None, one.clone()), Some(one[0].clone()));
+        // None in force, neither without a file nor where a drop-in takes them away.
+        let none = |base: Option<Value>, drop_in| {
+            let merged = merge(base, vec![drop_in]).unwrap();
+            assert_eq!(merged["evictionHard"], json!({}));
+        };
+        none(None, json!({"maxPods": 50}));
+        none(Some(base.clone()), json!({"evictionHard": null}));
+        // The flag is about the map of its own file, and of a drop-in's the kubelet takes no notice.
+        let flag = json!({"mergeDefaultEvictionSettings": true});
+        let merged = merge(Some(base.clone()), vec![flag.clone()]).unwrap();
+        assert_eq!(merged, base);
+        let mut of_file = base.clone();
+        json_patch::merge(&mut of_file, &flag);
+        let merged = merge(Some(of_file), one.clone()).unwrap();
+        let hard = merged["evictionHard"].as_object().unwrap();
+        assert_eq!(hard.len(), DEFAULT_EVICTION_HARD.len());
+        assert_eq!(hard["memory.available"], "1Gi");
         assert_eq!(merge(Some(base.clone()), Vec::new()), Some(base));
         assert_eq!(merge(None, Vec::new()), None);
     }
