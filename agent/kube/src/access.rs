@@ -1,5 +1,7 @@
 //! Whether the agent may do what it is for: asked once, at the start, and every missing right is named.
 
+use std::time::Duration;
+
 use evictd_config::ConfigMapName;
 use http::Method;
 use serde_json::json;
@@ -144,10 +146,15 @@ pub const FLEET_ENTRY_RIGHTS: [Right; 2] = [
     right("patch", "", "configmaps", "", "the fleet brake"),
 ];
 
+/// About how long until the next question while there is no answer.
+pub const AGAIN: Duration = Duration::from_secs(30);
+
 /// Asks for each right, and for `more` that the configuration needs everywhere, and logs those that are missing; they
-/// are returned. What cannot be asked now is not missing: the requests themselves will show it.
+/// are returned. A server that does not answer now is asked again after about so long. What it does not let the agent ask
+/// is not missing: the requests themselves will show it.
 pub async fn check(
     client: &ApiClient,
+    again: Duration,
     pause: Option<&ConfigMapName>,
     fleet: Option<&ConfigMapName>,
     more: impl IntoIterator<Item = Right>,
@@ -178,10 +185,16 @@ pub async fn check(
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        match client
-            .call(&ApiRequest::new(Method::POST, path, JSON, &review))
-            .await
-        {
+        let request = ApiRequest::new(Method::POST, path, JSON, &review);
+        let answer = loop {
+            match client.call(&request).await {
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(again.mul_f64(0.5 + fastrand::f64())).await;
+                }
+                answer => break answer,
+            }
+        };
+        match answer {
             Ok(answer) if answer["status"]["allowed"] == false => {
                 if right == EVICTIONS {
                     // A choice that the chart offers (`rbac.eviction`).

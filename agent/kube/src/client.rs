@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use kube::{
     Client, Config,
     client::{Body, ConfigExt as _},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -124,6 +124,15 @@ impl ApiError {
         parts.is_some_and(|(object, rest)| {
             !object.contains(" denied ") && rest.contains("\" cannot ")
         })
+    }
+
+    /// Whether an admission webhook refuses, with whatever status it likes (`ToStatusErr`): a 404 says nothing of the
+    /// object then.
+    pub fn is_denied_by_webhook(&self) -> bool {
+        let Self::Refused { message, .. } = self else {
+            return false;
+        };
+        message.starts_with("admission webhook ") && message.contains(" denied the request")
     }
 
     /// Whether the server names this reason among its `details.causes`.
@@ -559,9 +568,28 @@ async fn from_file(path: &PathBuf) -> Result<Config, AccessError> {
         reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(|e| wrong(e.to_string()))?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(|e| wrong(e.to_string()))
+    let config = load(kubeconfig, &KubeConfigOptions::default()).await;
+    config.map_err(|e| wrong(e.to_string()))
+}
+
+/// The configuration of a kubeconfig. A proxy of the environment, which kube takes whatever `NO_PROXY` says, is not used.
+pub(crate) async fn load(
+    kubeconfig: Kubeconfig,
+    options: &KubeConfigOptions,
+) -> Result<Config, KubeconfigError> {
+    let mut clusters = kubeconfig
+        .clusters
+        .iter()
+        .filter_map(|c| c.cluster.as_ref());
+    let names_proxy = clusters.any(|cluster| {
+        cluster
+            .proxy_url
+            .as_ref()
+            .is_some_and(|url| !url.is_empty())
+    });
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await?;
+    config.proxy_url = config.proxy_url.filter(|_| names_proxy);
+    Ok(config)
 }
 
 impl ObjectReader for ApiClient {

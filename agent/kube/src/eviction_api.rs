@@ -291,8 +291,33 @@ fn delete_options(pod: PodRef<'_>, grace_period_seconds: i64) -> Value {
 fn removal(answer: Result<Value, ApiError>) -> Result<Removal, ApiError> {
     match answer {
         Ok(_) => Ok(Removal::Deleted),
+        Err(e) if e.is_denied_by_webhook() => Err(e),
         Err(e) if e.code() == 404 => Ok(Removal::Gone),
         Err(e) if e.code() == 409 => Ok(Removal::Replaced),
         Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_may_refuse_with_any_status() {
+        let answer = |code, message: &str| {
+            removal(Err(ApiError::Refused {
+                code,
+                reason: String::new(),
+                message: message.into(),
+                causes: Vec::new(),
+            }))
+        };
+        let denial = "admission webhook \"a.example.com\" denied the request: resharding";
+        assert_eq!(answer(404, "pods \"a\" not found"), Ok(Removal::Gone));
+        assert_eq!(answer(409, "the UID differs"), Ok(Removal::Replaced));
+        for code in [403, 404, 409] {
+            let refused = answer(code, denial).unwrap_err();
+            assert_eq!(refused.code(), code);
+        }
     }
 }

@@ -16,7 +16,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Status,
 };
 use kube::{
-    Api, Client, Config, ResourceExt as _,
+    Api, Client, ResourceExt as _,
     api::{AttachParams, ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
@@ -24,7 +24,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::fleet_brake;
+use crate::{client::load, fleet_brake};
 
 /// Labels of the agents' pods in the chart and in the manifests.
 pub const AGENTS: &str = "app.kubernetes.io/name=evictd";
@@ -196,8 +196,8 @@ impl FleetClient {
             context: access.context,
             ..KubeConfigOptions::default()
         };
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options);
-        let mut config = config.await.map_err(|error| wrong(error.to_string()))?;
+        let config = load(kubeconfig, &options).await;
+        let mut config = config.map_err(|error| wrong(error.to_string()))?;
         config.read_timeout = Some(DEADLINE);
         Ok(Self {
             client: Client::try_from(config).map_err(|error| wrong(error.to_string()))?,

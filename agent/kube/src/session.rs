@@ -525,7 +525,7 @@ fn needed(config: &Config, cluster: &ClusterConfig) -> Vec<Right> {
 async fn check(client: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right>) {
     let pause = cluster.pause_config_map.as_ref();
     let brake = cluster.fleet_brake.as_ref().map(|f| &f.config_map);
-    access::check(&client, pause, brake, needed).await;
+    access::check(&client, access::AGAIN, pause, brake, needed).await;
     if cluster.admission_policies {
         admission::check(&client, &admission::SETTLES, admission::AGAIN).await;
     }

@@ -21,11 +21,21 @@ fn every_missing_right_is_named() {
         namespace: "evictd".into(),
         name: "evictd-pause".into(),
     };
-    server.state().denied.extend(denied.map(str::to_owned));
+    let mut state = server.state();
+    state.denied.extend(denied.map(str::to_owned));
+    // It is being upgraded.
+    state.fails(
+        "POST",
+        "selfsubjectaccessreviews",
+        3,
+        InjectedFault::Status(503),
+    );
+    drop(state);
     let runtime = current_thread().unwrap();
     let missing = runtime.block_on(async {
         let connection = server.client().await;
-        access::check(&connection, Some(&pause), None, SCRAPER_RIGHTS).await
+        let again = Duration::from_millis(1);
+        access::check(&connection, again, Some(&pause), None, SCRAPER_RIGHTS).await
     });
     let names = missing
         .iter()
@@ -38,7 +48,7 @@ fn every_missing_right_is_named() {
         SCRAPER_RIGHTS.len(),
     ];
     let reviews = server.count("POST", "selfsubjectaccessreviews");
-    assert_eq!(reviews, asked.iter().sum::<usize>());
+    assert_eq!(reviews, 3 + asked.iter().sum::<usize>());
     let state = server.state();
     let slice = state.requests.iter().find_map(|r| {
         let asked = &r.body["spec"]["resourceAttributes"];

@@ -540,7 +540,7 @@ fn a_missing_right_is_the_agents_own_trouble() {
     state.denied.insert("create pods/eviction".into());
     state.fails("POST", "/eviction", usize::MAX, InjectedFault::NoRight);
     drop(state);
-    let rights = access::check(&soft.connection, None, None, []);
+    let rights = access::check(&soft.connection, access::AGAIN, None, None, []);
     let missing = soft.runtime.block_on(rights);
     assert_eq!(missing.len(), 1, "{missing:?}");
     assert_eq!(said(), 1, "it is said at the start");
