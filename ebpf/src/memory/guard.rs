@@ -90,11 +90,12 @@ fn now_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// Kills the current task, which is one of this pod's.
+/// Kills the current task, which is one of this pod's; whether the kernel takes the signal. It refuses threads of its own.
 #[inline(always)]
-fn kill(scope: u64, cgroup_id: u64) {
+fn kill(scope: u64, cgroup_id: u64) -> bool {
     // SAFETY: acts on the current task only.
-    if unsafe { bpf_send_signal(SIGKILL) } == 0 {
+    let is_sent = unsafe { bpf_send_signal(SIGKILL) } == 0;
+    if is_sent {
         let kill = KernelKillRecord {
             time_ns: now_ns(),
             scope,
@@ -107,6 +108,7 @@ fn kill(scope: u64, cgroup_id: u64) {
         // tell, and nothing else.
         let _ = KILLED.insert(&cgroup_id, &kill, BPF_ANY.into());
     }
+    is_sent
 }
 
 /// Past the floor the first victim dies, whether an agent is there or not, by the task that has used up what was left.

@@ -137,8 +137,9 @@ fn count(scope: u32, has_reclaimed: bool, now: u64) {
     if is_another || is_early || word(usage_of(pod)).unwrap_or(0) < limits.min_pod_pages {
         return;
     }
-    kill(u64::from(scope), id);
-    (last_kill.pod, last_kill.time_ns) = (id, now);
+    if kill(u64::from(scope), id) {
+        (last_kill.pod, last_kill.time_ns) = (id, now);
+    }
 }
 
 /// Whether the reclaim that just ended was for `scope`, if it was for a limit. In a cgroup: it lies on the way up from the

@@ -111,6 +111,8 @@ enum Link {
     Kprobe(Option<FdLink>),
     /// Only while the usage is near.
     Switched(Switch),
+    /// Detached by an attempt to pin it that the kernel has refused.
+    Lost,
 }
 
 /// A program that is attached and detached.
@@ -217,6 +219,47 @@ impl BpfTriggers {
     pub fn set_hook(&mut self, attached: Attached) {
         self.attached = attached;
     }
+
+    fn replace_victims(&mut self, scope: usize, victims: &[KernelVictim]) -> io::Result<()> {
+        let ranked = self.ranked.get_mut(scope);
+        let ranked = ranked.ok_or(io::ErrorKind::InvalidInput)?;
+        let key = |victim: &KernelVictim| victim_key(scope, victim);
+        // First those that may not be killed any more.
+        for victim in ranked.iter_mut().filter(|victim| victim.cgroup_id != 0) {
+            if victims.iter().all(|v| v.cgroup_id != victim.cgroup_id) {
+                self.victims.remove(&key(victim)).map_err(os_error)?;
+                *victim = KernelVictim::default();
+            }
+        }
+        let before = std::mem::take(ranked);
+        for (rank, (victim, named)) in ranked.iter_mut().zip(victims).enumerate() {
+            *victim = *named;
+            if before.get(rank) != Some(named) {
+                let KillLimits {
+                    min_task_bytes,
+                    max_task_bytes,
+                    min_pod_bytes,
+                } = named.limits;
+                let entry = VictimLimits {
+                    rank: rank as u64,
+                    min_task_pages: min_task_bytes / page_size(),
+                    max_task_pages: max_task_bytes / page_size(),
+                    min_pod_pages: min_pod_bytes / page_size(),
+                };
+                self.victims
+                    .insert(key(named), entry, 0)
+                    .map_err(os_error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn victim_key(scope: usize, victim: &KernelVictim) -> VictimKey {
+    VictimKey {
+        cgroup_id: victim.cgroup_id,
+        scope: scope as u64,
+    }
 }
 
 impl TriggerSet for BpfTriggers {
@@ -276,40 +319,18 @@ impl TriggerSet for BpfTriggers {
     }
 
     fn set_victims(&mut self, scope: usize, victims: &[KernelVictim]) -> io::Result<()> {
-        let ranked = self.ranked.get_mut(scope);
-        let ranked = ranked.ok_or(io::ErrorKind::InvalidInput)?;
-        let key = |victim: &KernelVictim| VictimKey {
-            cgroup_id: victim.cgroup_id,
-            scope: scope as u64,
-        };
-        // First those that may not be killed any more.
-        for victim in ranked.iter_mut().filter(|victim| victim.cgroup_id != 0) {
-            if victims.iter().all(|v| v.cgroup_id != victim.cgroup_id) {
-                self.victims.remove(&key(victim)).map_err(os_error)?;
-                *victim = KernelVictim::default();
+        let before = self.ranked.get(scope).copied().unwrap_or_default();
+        let set = self.replace_victims(scope, victims);
+        if set.is_err() {
+            // One that nothing remembers could never be taken out again.
+            for victim in before.iter().chain(victims) {
+                let _ = self.victims.remove(&victim_key(scope, victim));
+            }
+            if let Some(ranked) = self.ranked.get_mut(scope) {
+                *ranked = Default::default();
             }
         }
-        let before = std::mem::take(ranked);
-        for (rank, (victim, named)) in ranked.iter_mut().zip(victims).enumerate() {
-            *victim = *named;
-            if before.get(rank) != Some(named) {
-                let KillLimits {
-                    min_task_bytes,
-                    max_task_bytes,
-                    min_pod_bytes,
-                } = named.limits;
-                let entry = VictimLimits {
-                    rank: rank as u64,
-                    min_task_pages: min_task_bytes / page_size(),
-                    max_task_pages: max_task_bytes / page_size(),
-                    min_pod_pages: min_pod_bytes / page_size(),
-                };
-                self.victims
-                    .insert(key(named), entry, 0)
-                    .map_err(os_error)?;
-            }
-        }
-        Ok(())
+        set
     }
 
     fn next_kernel_kill(&mut self) -> Option<KernelKill> {
@@ -358,10 +379,12 @@ impl TriggerSet for BpfTriggers {
             Link::Kprobe(link) => {
                 let taken = link.take().ok_or(KPROBES_BEFORE)?;
                 // Refused, the program is detached: there is no way back from aya's error.
+                self.attached.link = Link::Lost;
                 let pinned = taken.pin(pins.path_for(LINK)).map_err(|e| chain(&e))?;
-                *link = Some(pinned.into());
+                self.attached.link = Link::Kprobe(Some(pinned.into()));
                 Ok(())
             }
+            Link::Lost => Err(io::ErrorKind::NotConnected.into()),
         };
         pinned.map_err(|e| format!("bpf(BPF_OBJ_PIN): {e}"))?;
         // The pins keep them attached.
@@ -379,7 +402,7 @@ impl TriggerSet for BpfTriggers {
     fn set_near(&mut self, near: bool) -> io::Result<bool> {
         match &mut self.attached.link {
             Link::Switched(switch) => switch.set(near || self.expires_after.is_some()),
-            Link::Fixed(_) | Link::Kprobe(_) => Ok(false),
+            Link::Fixed(_) | Link::Kprobe(_) | Link::Lost => Ok(false),
         }
     }
 
@@ -387,6 +410,7 @@ impl TriggerSet for BpfTriggers {
         match &self.attached.link {
             Link::Switched(switch) => switch.link.is_some(),
             Link::Fixed(_) | Link::Kprobe(_) => true,
+            Link::Lost => false,
         }
     }
 }
