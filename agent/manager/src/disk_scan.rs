@@ -67,6 +67,8 @@ pub struct ScanTarget {
     pub uid: String,
     /// Ids of the pod's cgroup and of those below.
     pub cgroups: Vec<u64>,
+    /// The least limit that the pod sets for its own files, in bytes: above it a walk has to be certain.
+    pub least_limit: Option<u64>,
     /// Resolver of the pod's directories.
     pub places: DirResolver,
 }
@@ -316,13 +318,21 @@ impl DiskScanner {
             entries += STEP;
             let worked = began.elapsed();
             scan.worked += worked;
+            let rest = match scan.is_close() {
+                true => 0,
+                false => schedule.rest(),
+            };
             if is_done {
                 let found = scan.finish(cgroup_counts);
-                self.publish(&scan.target.uid, found);
-                schedule.done(&scan);
-                return self.rest(worked, schedule);
+                if scan.needs_close_walk(&found, monotonic_ns()) {
+                    schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
+                } else {
+                    self.publish(&scan.target.uid, found);
+                    schedule.done(&scan);
+                }
+                return self.rest(worked * rest, schedule);
             }
-            self.rest(worked, schedule);
+            self.rest(worked * rest, schedule);
             let is_new = schedule.has_new_targets(&self.lock().targets);
             if entries >= SLICE || is_new || self.pressure() != pressure {
                 break;
@@ -330,7 +340,12 @@ impl DiskScanner {
             began = Instant::now();
         }
         if !self.is_walked(&scan.target.uid) {
-            self.publish(&scan.target.uid, scan.so_far());
+            let so_far = scan.so_far();
+            if scan.needs_close_walk(&so_far, monotonic_ns()) {
+                let scan = scan.begin_closely(mounts.points(), cgroup_counts);
+                return schedule.walk_closely(scan);
+            }
+            self.publish(&scan.target.uid, so_far);
         }
         schedule.park(scan);
     }
@@ -355,10 +370,10 @@ impl DiskScanner {
         self.revision.fetch_add(1, Ordering::Release);
     }
 
-    /// Sleeps in proportion to its work, until there is a new pod or a disk becomes short.
-    fn rest(&self, worked: Duration, schedule: &Schedule) {
+    /// Sleeps for so long, or until there is a new pod or a disk becomes short.
+    fn rest(&self, rest: Duration, schedule: &Schedule) {
         let pressure = self.pressure();
-        let until = Instant::now() + worked * schedule.rest();
+        let until = Instant::now() + rest;
         loop {
             self.changed.clear();
             self.beat();
@@ -392,6 +407,7 @@ mod tests {
         ScanTarget {
             uid: uid.into(),
             cgroups: Vec::new(),
+            least_limit: None,
             places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
         }
     }
@@ -404,6 +420,7 @@ mod tests {
         scanner.set_targets(vec![ScanTarget {
             uid: "u".into(),
             cgroups: Vec::new(),
+            least_limit: None,
             places: Arc::new(|_| PodDirs::default()),
         }]);
         let volume = |n: u64| {
@@ -541,6 +558,7 @@ mod tests {
         let target = ScanTarget {
             uid: "u".into(),
             cgroups: Vec::new(),
+            least_limit: None,
             places: Arc::new(move |_| places.clone()),
         };
         let scanner = DiskScanner::start(None).unwrap();
@@ -605,6 +623,7 @@ mod tests {
             ScanTarget {
                 uid: uid.into(),
                 cgroups: Vec::new(),
+                least_limit: None,
                 places: Arc::new(move |_| {
                     begun.lock().push(Instant::now());
                     std::thread::sleep(LOOKUP_TIME);
@@ -629,6 +648,7 @@ mod tests {
             let target = ScanTarget {
                 uid: n.to_string(),
                 cgroups: Vec::new(),
+                least_limit: None,
                 places: Arc::new(|_| PodDirs::default()),
             };
             scanner.set_targets(vec![target]);

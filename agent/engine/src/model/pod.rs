@@ -149,6 +149,23 @@ pub struct EmptyDir {
 }
 
 impl Pod {
+    /// The least of the limits on local storage that the pod sets for itself, in bytes.
+    pub fn least_storage_limit(&self) -> Option<u64> {
+        let of_volumes = self
+            .volumes
+            .iter()
+            .filter_map(|v| v.empty_dir.as_ref()?.size_limit.as_ref());
+        let of_containers = self
+            .containers
+            .iter()
+            .filter_map(|c| c.storage_limit.as_ref());
+        let limits = of_volumes.chain(of_containers).chain(&self.storage_limit);
+        limits
+            .filter(|limit| limit.sign() > 0)
+            .map(Quantity::floor)
+            .min()
+    }
+
     /// Whether the kubelet refuses to evict the pod, whatever the pressure: static and mirror pods, and pods of
     /// critical priority (`kubelet/types.IsCriticalPod`).
     pub fn is_critical(&self) -> bool {

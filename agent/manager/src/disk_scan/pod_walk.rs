@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use evictd_engine::{FsUsage, PodUsage, VolumeUsage};
+use evictd_engine::{FsUsage, PodUsage, VolumeUsage, units::nanos};
 use evictd_node::{
     fs::{
         du::{Usage, Walk, is_refused},
@@ -17,6 +17,11 @@ use super::{
     STEP, ScanTarget,
     disk_use::{DiskUse, FILESYSTEMS, container},
 };
+
+/// A walk that has rested for longer may have met files twice that were moved, and such as were never there at once.
+const RESTED: Duration = Duration::from_secs(10);
+/// For so long a close walk works without rest.
+const CLOSE: Duration = Duration::from_secs(60);
 
 /// Kind of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,8 @@ pub(super) struct PodWalk {
     is_whole: bool,
     /// Time that the steps took, without rests.
     pub worked: Duration,
+    /// It does not rest: by what an earlier one has found the pod would be evicted.
+    is_close: bool,
 }
 
 impl PodWalk {
@@ -60,8 +67,40 @@ impl PodWalk {
             walk: None,
             is_whole: true,
             worked: Duration::ZERO,
+            is_close: false,
             target,
         }
+    }
+
+    /// Begins anew and without rests, as the kubelet walks.
+    pub fn begin_closely(
+        &self,
+        mounts: &MountPoints,
+        cgroup_counts: Option<&CgroupCountReader>,
+    ) -> Self {
+        Self {
+            is_close: true,
+            ..Self::begin(self.target.clone(), mounts, cgroup_counts)
+        }
+    }
+
+    /// Whether what it has found by `now` is too uncertain to evict the pod for a limit of its own.
+    pub fn needs_close_walk(&self, found: &DiskUse, now: u64) -> bool {
+        let took = now.saturating_sub(self.found.began);
+        let least = self.target.least_limit.unwrap_or(u64::MAX);
+        !self.is_close
+            && took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
+            && found.usage.bytes_of_files() > least
+    }
+
+    /// Whether it goes on before others, and without rest.
+    pub fn is_close(&self) -> bool {
+        self.is_close && self.worked < CLOSE
+    }
+
+    /// Time at which it began, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn began(&self) -> u64 {
+        self.found.began
     }
 
     /// One step; `true` at the end.
@@ -140,6 +179,7 @@ fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
 mod tests {
     use std::{fs, sync::Arc};
 
+    use evictd_engine::units::SECOND;
     use evictd_node::pods::dirs::PodDirs;
 
     use super::*;
@@ -159,6 +199,7 @@ mod tests {
             let target = ScanTarget {
                 uid: "u".into(),
                 cgroups: Vec::new(),
+                least_limit: None,
                 places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
             };
             let mut walk = PodWalk::begin(target, &mounts, None);
@@ -176,6 +217,36 @@ mod tests {
             let inodes = found.usage.volumes[0].fs.inodes;
             assert_eq!(inodes, Some(2 * STEP as u64 + 2));
         }
+    }
+
+    /// Files are moved from where a walk was to where it comes while it rests, or take each other's place.
+    // R10
+    #[test]
+    fn what_a_walk_with_long_rests_has_found_is_looked_at_again() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), [1; 65536]).unwrap();
+        let mounts = MountPoints::default();
+        let needs = |least_limit, rested: u64| {
+            let volumes = vec![("scratch".into(), dir.path().to_owned())];
+            let target = ScanTarget {
+                uid: "u".into(),
+                cgroups: Vec::new(),
+                least_limit,
+                places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
+            };
+            let mut walk = PodWalk::begin(target, &mounts, None);
+            while !walk.step(&mounts) {}
+            walk.worked = Duration::from_secs(9);
+            let now = walk.began() + nanos(walk.worked) + rested * SECOND;
+            let found = walk.finish(None);
+            let close = walk.begin_closely(&mounts, None);
+            assert!(close.is_close() && !close.needs_close_walk(&found, now));
+            walk.needs_close_walk(&found, now)
+        };
+        assert!(needs(Some(1000), 11));
+        assert!(!needs(Some(1000), 9), "it is as du sees it");
+        assert!(!needs(Some(1 << 20), 11), "it is not over");
+        assert!(!needs(None, 11));
     }
 
     #[test]

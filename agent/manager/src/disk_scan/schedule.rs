@@ -51,8 +51,8 @@ struct Known {
     worked: Duration,
 }
 
-/// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way
-/// unless a disk is short and not all were walked since.
+/// Pods take turns. A new one comes first, and then a close walk; then those whose time has come, alternating with those that
+/// are under way unless a disk is short and not all were walked since.
 #[derive(Default)]
 pub(super) struct Schedule {
     targets: Arc<Vec<ScanTarget>>,
@@ -128,7 +128,8 @@ impl Schedule {
     pub fn next(&mut self, now: u64) -> NextStep {
         // A short disk waits for those that were not walked since: the large ones come after them.
         let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
-        let goes_on = alternates && !self.parked.is_empty();
+        let is_close = self.parked.front().is_some_and(|scan| scan.is_close());
+        let goes_on = is_close || alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
             Some((target, Some(due))) if due <= now && !goes_on => Some(target),
@@ -191,9 +192,20 @@ impl Schedule {
         }
     }
 
+    /// A walk has been begun in the place of one that was too uncertain: it is next.
+    pub fn walk_closely(&mut self, scan: PodWalk) {
+        if let Some(known) = self.known.get_mut(&scan.target.uid) {
+            known.state = WalkState::Open(scan.began());
+            self.parked.push_front(Box::new(scan));
+        }
+    }
+
     /// A walk is interrupted; it goes on when its turn comes again.
     pub fn park(&mut self, mut scan: Box<PodWalk>) {
-        if self.parked.len() < OPEN {
+        if scan.is_close() {
+            scan.park();
+            self.parked.push_front(scan);
+        } else if self.parked.len() < OPEN {
             scan.park();
             self.parked.push_back(scan);
         } else if let Some(known) = self.known.get_mut(&scan.target.uid)
@@ -214,6 +226,7 @@ mod tests {
         let target = |n: usize| ScanTarget {
             uid: format!("{n:02}"),
             cgroups: Vec::new(),
+            least_limit: None,
             places: Arc::new(|_| PodDirs::default()),
         };
         Arc::new((0..count).map(target).collect())

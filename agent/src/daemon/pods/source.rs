@@ -246,6 +246,7 @@ impl PodSource {
         ScanTarget {
             uid: entry.pod.uid.clone(),
             cgroups,
+            least_limit: entry.pod.least_storage_limit(),
             places,
         }
     }
