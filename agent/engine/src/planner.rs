@@ -182,7 +182,8 @@ impl Planner {
                 let due = plan
                     .awaiting_reclaim
                     .iter()
-                    .filter(|threshold| unresolved.contains(threshold));
+                    // One that was met anew meanwhile has all of its grace period.
+                    .filter(|t| unresolved.contains(t) && self.pressure.is_due(t));
                 let due: Vec<Threshold> = due.cloned().collect();
                 self.evictions(now, after, &due)
             }
@@ -297,6 +298,9 @@ impl Planner {
             if is_one_requested && !threshold.is_hard() {
                 continue;
             }
+            if self.waits_for_room(threshold, node.observations) {
+                continue;
+            }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if !node.bounds.allows_paced_for(threshold.signal.resource()) => None,
                 Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
@@ -318,6 +322,26 @@ impl Planner {
             self.note_eviction(now, threshold.signal, threshold.is_hard());
         }
         evictions
+    }
+
+    /// Whether inodes are short for want of bytes, and pods go for those: XFS and ZFS have as many inodes as the free space
+    /// has room for.
+    fn waits_for_room(&self, threshold: &Threshold, seen: &Observations) -> bool {
+        let Some(bytes) = threshold
+            .signal
+            .bytes_beside()
+            .filter(|_| self.settings.mode == Mode::Evictd)
+        else {
+            return false;
+        };
+        let first = self.capacities[threshold.signal as usize];
+        let inodes = seen.get(threshold.signal).map(|seen| seen.capacity);
+        let capacity = seen.get(bytes).map_or(0, |seen| seen.capacity);
+        let is_pressed = |is_hard| {
+            let threshold = self.pressure.threshold(bytes, is_hard, capacity);
+            threshold.is_some_and(|threshold| self.is_pressed(threshold))
+        };
+        inodes < first && (is_pressed(true) || !threshold.is_hard() && is_pressed(false))
     }
 
     /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end
@@ -361,11 +385,12 @@ impl Planner {
         }
     }
 
-    /// Keeps the first capacity, unless more than that is available; whether it is another one.
+    /// Keeps the first capacity, of inodes the largest, unless more than that is available; whether it is another one.
     fn note_capacity(&mut self, signal: Signal, seen: Observation) -> bool {
         let known = &mut self.capacities[signal as usize];
         let is_larger = known.is_some_and(|capacity| seen.available > capacity);
-        if is_larger || known.is_none() {
+        let is_inodes = signal.resource() == Resource::Inodes;
+        if is_larger || known.is_none_or(|known| is_inodes && known < seen.capacity) {
             *known = Some(seen.capacity);
         }
         is_larger

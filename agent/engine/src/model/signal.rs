@@ -119,6 +119,16 @@ impl Signal {
         }
     }
 
+    /// The signal of the bytes of the filesystem whose inodes this one watches.
+    pub fn bytes_beside(self) -> Option<Self> {
+        match self {
+            Self::ContainerFsInodesFree => Some(Self::ContainerFsAvailable),
+            Self::ImageFsInodesFree => Some(Self::ImageFsAvailable),
+            Self::NodeFsInodesFree => Some(Self::NodeFsAvailable),
+            _ => None,
+        }
+    }
+
     /// The node condition that is true while the signal is below a threshold.
     pub fn node_condition(self) -> NodeCondition {
         match self.resource() {

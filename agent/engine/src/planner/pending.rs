@@ -14,6 +14,8 @@ const SECOND: i64 = 1_000_000_000;
 const DEADLINE_NANOS: i64 = 10 * SECOND;
 /// The same for the files of one that has died: they are removed when the pod's object is.
 const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
+/// Files that are seen to come are waited for beyond that, for so long in all: the kubelet may have millions to remove.
+const LONGEST_REMOVAL_NANOS: i64 = 600 * SECOND;
 
 /// A DELETE is awaited this soon after the pod's end: its record has to be written before. One that is awaited later is of
 /// another pod.
@@ -23,6 +25,8 @@ const UNTIL_AWAITED_NANOS: i64 = 10 * SECOND;
 const FILES_STAY_NANOS: i64 = 300 * SECOND;
 /// What one pod was thought to use may have been wrong.
 const STAYED: u32 = 2;
+/// So much of a victim's files has to come within [`DEADLINE_NANOS`] to be waited for.
+const PROGRESS_PART: u64 = 256;
 /// Files of a victim have stayed where no more than this part of them has come at any look; the rest others may have
 /// written meanwhile.
 const COME_PART: u64 = 8;
@@ -52,6 +56,8 @@ struct PendingVictim {
     end: i64,
     /// Time since which the kubelet can remove the victim's files, in nanoseconds; that end, where it is later.
     files_since: i64,
+    /// Time at which some of its files were last seen to come, in nanoseconds.
+    files_came: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_requested: bool,
     /// Whether it was reported that the pod is stuck, or is not for the manager to report.
@@ -76,8 +82,9 @@ struct Expected {
     usage: u64,
     /// Amount that was available when the victim was chosen, with what others have given since, in the signal's unit.
     available: i64,
-    /// Part of `usage` that has come, as of the last look.
+    /// Part of `usage` that has come, as of the last look, and the part at the last progress.
     come: u64,
+    progress: u64,
     /// The least that was available since the victim was chosen, and the most by which more was available after it.
     lowest: i64,
     risen: u64,
@@ -292,6 +299,9 @@ impl PendingVictims {
             if !is_late {
                 expected.come = u64::try_from(rise).unwrap_or(0).min(expected.usage);
             }
+            if victim.is_dead && expected.has_progressed() {
+                victim.files_came = now;
+            }
             let come = signed(expected.come);
             if is_late || expected.come == expected.usage {
                 for_good = come.saturating_add(for_good);
@@ -319,6 +329,7 @@ impl PendingVictims {
             usage: freed.usage,
             available: freed.available.saturating_sub(given_by_others),
             come: 0,
+            progress: 0,
             lowest: freed.available,
             risen: 0,
             last: freed.available,
@@ -455,18 +466,36 @@ impl PendingVictims {
     }
 }
 
+/// Fewer bytes or inodes than these tell nothing.
+fn telling(resource: Resource) -> Option<u64> {
+    let least = TELLING.iter().find(|(one, _)| *one == resource);
+    least.map(|(_, least)| *least)
+}
+
 impl Expected {
+    /// Whether enough files have come since the last time to say that the kubelet removes them.
+    fn has_progressed(&mut self) -> bool {
+        let Some(least) = telling(self.signal.resource()) else {
+            return false;
+        };
+        let step = least.max(self.usage / PROGRESS_PART);
+        let has_progressed = self.come >= self.progress.saturating_add(step);
+        if has_progressed {
+            self.progress = self.come;
+        }
+        has_progressed
+    }
+
     /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few, or others
     /// use up as much meanwhile: on a full disk, or its reserve for root.
     fn has_come(&mut self, seen: &Observations) -> Option<bool> {
-        let resource = self.signal.resource();
-        let (_, least) = TELLING.iter().find(|(one, _)| *one == resource)?;
+        let least = telling(self.signal.resource())?;
         let Observation {
             available,
             capacity,
             ..
         } = seen.get(self.signal)?;
-        if self.usage < *least {
+        if self.usage < least {
             return None;
         }
         self.lowest = self.lowest.min(available);
@@ -491,6 +520,7 @@ impl PendingVictim {
         Self {
             end,
             files_since: end,
+            files_came: i64::MIN,
             is_requested: false,
             is_stuck_reported: false,
             is_dead: false,
@@ -514,13 +544,13 @@ impl PendingVictim {
 
     /// Computes the time until which the victim counts as on its way for a resource.
     fn deadline(&self, resource: Resource) -> i64 {
-        let (since, patience) = match resource {
-            Resource::EphemeralStorage | Resource::Inodes => {
-                (self.end.max(self.files_since), FILES_DEADLINE_NANOS)
-            }
-            Resource::Memory | Resource::Pids => (self.end, DEADLINE_NANOS),
-        };
-        since.saturating_add(patience)
+        if !resource.is_of_files() {
+            return self.end.saturating_add(DEADLINE_NANOS);
+        }
+        let since = self.end.max(self.files_since);
+        let longest = since.saturating_add(LONGEST_REMOVAL_NANOS);
+        let going_on = self.files_came.saturating_add(DEADLINE_NANOS).min(longest);
+        since.saturating_add(FILES_DEADLINE_NANOS).max(going_on)
     }
 
     /// What has not come yet of what a signal watches. Memory is back with the last process.

@@ -143,6 +143,12 @@ impl Pressure {
         tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
     }
 
+    /// Whether a threshold had been met for its grace period at the last look.
+    pub(super) fn is_due(&self, threshold: &Threshold) -> bool {
+        let mut tracked = self.thresholds.iter();
+        tracked.any(|tracked| tracked.threshold == *threshold && tracked.was_due)
+    }
+
     /// The hard or the soft threshold of a signal, of several the one that is met first.
     pub(super) fn threshold(
         &self,

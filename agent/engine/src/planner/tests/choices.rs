@@ -669,6 +669,74 @@ fn the_hard_threshold_is_due_after_the_kubelets_interval() {
     }
 }
 
+/// The kubelet has many files to remove, and is at it.
+// R43
+#[test]
+fn files_that_come_slowly_are_waited_for() {
+    for (until, next_at) in [(0, 32), (60, 66), (1000, 602)] {
+        let mut node = Node::new(vec![hard(INODES, 1_500_000)], false);
+        node.pod("victim", [0, 1_000_000, 1]);
+        node.pod("next", [0, 900_000, 1]);
+        node.see(INODES, 1_000_000);
+        let evictions = node.look(SECOND).evictions;
+        assert_eq!(chosen(&evictions), [("victim", INODES)]);
+        node.pods.remove(0);
+        let goes = |second: &i64| {
+            let come = *second.min(&until) * 600;
+            node.see(INODES, 1_000_000 + come);
+            !node.look(second * SECOND).evictions.is_empty()
+        };
+        assert_eq!((2..900).find(goes), Some(next_at), "until {until} s");
+    }
+}
+
+/// On XFS and ZFS a full disk has no inodes either.
+// R43
+#[test]
+fn inodes_that_want_room_wait_for_bytes() {
+    let mut node = Node::new(vec![hard(DISK, 1000), hard(INODES, 1000)], false);
+    node.pod("bytes", [500, 0, 1]);
+    node.pod("inodes", [0, 400, 1]);
+    let see = |node: &mut Node, bytes: i64, inodes: i64, capacity: i64| {
+        node.see(DISK, bytes);
+        let seen = Observation {
+            available: inodes,
+            capacity,
+            time: None,
+        };
+        node.observations.set(INODES, seen);
+    };
+    see(&mut node, 2000, 9000, 10_000);
+    assert_eq!(chosen(&node.look(SECOND).evictions), []);
+    see(&mut node, 900, 900, 1900);
+    let evictions = node.look(2 * SECOND).evictions;
+    assert_eq!(chosen(&evictions), [("bytes", DISK)]);
+    // There is room, and inodes are short still.
+    see(&mut node, 2000, 900, 2900);
+    let evictions = node.look(3 * SECOND).evictions;
+    assert_eq!(chosen(&evictions), [("inodes", INODES)]);
+}
+
+/// While the runtime removes images the disk was not short for a moment.
+// R5
+#[test]
+fn a_soft_threshold_that_is_met_anew_during_a_reclaim_has_its_grace_period() {
+    for (meanwhile, goes) in [(900, true), (2000, false)] {
+        let mut node = Node::new(vec![soft(DISK, 1000)], true);
+        node.pod("a", [500, 0, 1]);
+        node.see(DISK, 900);
+        node.look(SECOND);
+        let plan = node.look(2 * SECOND);
+        assert!(!plan.node_reclaim.is_empty());
+        node.see(DISK, meanwhile);
+        node.look(3 * SECOND);
+        node.see(DISK, 900);
+        node.look(4 * SECOND - 1);
+        let evictions = node.after_reclaim(4 * SECOND, &plan);
+        assert_eq!(!evictions.is_empty(), goes, "{meanwhile}");
+    }
+}
+
 /// The kubelet removes the files of a pod that died before the agent was started again. One filesystem has several names,
 /// each with a threshold.
 // R43
