@@ -493,7 +493,7 @@ impl Accounting {
             used,
             left: self.capacity.saturating_sub(used),
             // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes,
-            // files on tmpfs. Its count of the machine takes half of it for in use.
+            // files on tmpfs. Its count of the machine takes a few MiB of it for in use.
             slab: match used > own {
                 true => 0,
                 false => reading.slab_reclaimable.min(reclaimable),

@@ -123,7 +123,7 @@ impl Growers {
     pub fn steady_growth_of(&self, id: u64, now: u64, since: u64, limit: u64) -> (u64, u64) {
         let growth = self.find(id, now, FORGET_NS).map(|watched| watched.growth);
         let growth = growth.unwrap_or_default();
-        let steady = growth.over(STEADY_NS).filter(|g| g.elapsed >= STEADY_NS);
+        let steady = growth.lately(STEADY_NS);
         let (highest, latest) = growth.highest_since(since);
         let grown_to = match highest >= limit - limit / AT_LIMIT {
             true => highest,
@@ -315,12 +315,20 @@ mod tests {
         let (since, rate) = growers.steady_growth_of(7, 1000 * MS, 700 * MS, u64::MAX);
         assert!((2 * MIB..=6 * MIB).contains(&since), "{since}");
         assert_eq!(rate / MIB, 20);
+        // It stands for half a second: what it grew by before is no growth of now.
+        for at in 1..=25 {
+            growers.note(7, (1000 + at * 20) * MS, 20 * MIB);
+        }
+        let (since, rate) = growers.steady_growth_of(7, 1500 * MS, 700 * MS, u64::MAX);
+        assert!((2 * MIB..=8 * MIB).contains(&since), "{since}");
+        assert_eq!(rate, 0);
         // Its container has ended meanwhile and begun anew: what it held before says nothing.
         growers.note(7, 3000 * MS, MIB);
         growers.note(7, 3010 * MS, 5 * MIB);
         let (since, _) = growers.steady_growth_of(7, 3010 * MS, 2700 * MS, u64::MAX);
         assert_eq!(since, 4 * MIB);
     }
+
     #[test]
     fn what_is_given_back_at_the_limit_has_grown_before() {
         let mut growers = growers();

@@ -355,8 +355,15 @@ impl Growth {
         seen.next().unwrap_or(false)
     }
 
-    /// The growth over the shortest window of at least so many nanoseconds, however small, or over the longest one
-    /// where nothing was seen for so long; `None` where there is no growth.
+    /// The growth over the shortest window of at least so many nanoseconds, be it none; `None` where nothing was seen for
+    /// so long.
+    pub fn lately(&self, shortest: u64) -> Option<Grown> {
+        let mut seen = self.windows.iter().filter_map(|w| self.grown_over(w));
+        seen.find(|grown| grown.elapsed >= shortest)
+    }
+
+    /// The growth over the shortest window of at least so many nanoseconds in which there was any, however small, or over
+    /// the longest one where nothing was seen for so long; `None` where there is no growth.
     pub fn over(&self, shortest: u64) -> Option<Grown> {
         let mut longest = None;
         for grown in self.windows(0) {

@@ -79,8 +79,8 @@ pub trait Pods {
     /// Number of pods that would be candidates but for policies and limits.
     fn denied(&self) -> usize;
 
-    /// Number of pods that have processes that are ending, by a kill of either loop.
-    fn dying(&self) -> usize;
+    /// Number of pods that have processes that are ending, by a kill of either loop, without those whose memory is overdue.
+    fn dying_in_time(&self) -> usize;
 
     /// Evicts a pod.
     fn evict(&mut self, position: usize, choice: Choice) -> Attempt;
@@ -289,7 +289,7 @@ impl Round {
                     (passed_over, by_order) = (true, true);
                     continue;
                 }
-                if resort >= pods.last_resort() || pods.dying() > 0 || pods.denied() == 0 {
+                if resort >= pods.last_resort() || pods.dying_in_time() > 0 || pods.denied() == 0 {
                     return Outcome::NoCandidates;
                 }
                 resort = resort.next();
@@ -530,7 +530,7 @@ mod tests {
             candidates.filter(is_denied).count()
         }
 
-        fn dying(&self) -> usize {
+        fn dying_in_time(&self) -> usize {
             self.dying
         }
 

@@ -170,9 +170,11 @@ impl Terminating {
         }
     }
 
-    /// Whether something that it shares is still expected.
+    /// Whether something that it shares is still expected. A cgroup without processes keeps some memory of the kernel's
+    /// until it is removed, which is none of it.
     fn lingers(&self, now: u64, exited: u64, usage: Option<u64>) -> bool {
-        self.shared.min(usage.unwrap_or(0)) > 0 && now.saturating_sub(exited) < POD_CLEANUP_NS
+        let shared = self.shared.min(usage.unwrap_or(0));
+        shared >= STEP && now.saturating_sub(exited) < POD_CLEANUP_NS
     }
 
     /// Whether its processes are gone and nothing more is expected of it.
@@ -197,20 +199,8 @@ impl Terminating {
         match self.exited {
             _ if self.stuck => {}
             None => {
-                // It comes bit by bit: the first part is what counts.
-                let first = self.expected.min(FIRST);
-                let teardown = u128::from(first) * u128::from(SECOND) / u128::from(TEARDOWN);
-                let teardown = u64::try_from(teardown).unwrap_or(u64::MAX);
-                // What is overdue is due soon: it still dies.
-                let due = self
-                    .known_since
-                    .saturating_add(EXIT_NS)
-                    .saturating_add(teardown);
-                // The longer nothing has come, the longer it may take.
-                let overdue = match self.has_given() {
-                    true => now.saturating_sub(due.max(self.progress.saturating_add(PAUSE_NS))),
-                    false => now.saturating_sub(due),
-                };
+                let (due, overdue) = (self.due(), self.overdue(now));
+                // What is overdue is due soon: it still dies. The longer nothing has come, the longer it may take.
                 let soon = now.saturating_add(overdue.max(EXIT_NS / 2));
                 // What is overdue may never come: it is no reason to spare another pod.
                 match overdue {
@@ -226,7 +216,7 @@ impl Terminating {
                 }
                 pending.add(shared, now.saturating_add(UNMOUNT_NS));
             }
-            Some(exited) if now.saturating_sub(exited) < POD_CLEANUP_NS => {
+            Some(exited) if self.lingers(now, exited, usage) => {
                 let due = exited.saturating_add(UNMOUNT_NS);
                 // As for processes: the longer nothing has come, the longer it may take.
                 let soon = now.saturating_add(now.saturating_sub(due).max(EXIT_NS));
@@ -234,6 +224,29 @@ impl Terminating {
             }
             Some(_) => {}
         }
+    }
+
+    /// When the first part of what its processes hold is due: it comes bit by bit.
+    fn due(&self) -> u64 {
+        let first = self.expected.min(FIRST);
+        let teardown = u128::from(first) * u128::from(SECOND) / u128::from(TEARDOWN);
+        let teardown = u64::try_from(teardown).unwrap_or(u64::MAX);
+        let exit = self.known_since.saturating_add(EXIT_NS);
+        exit.saturating_add(teardown)
+    }
+
+    /// For how many nanoseconds something of it should have come that has not.
+    fn overdue(&self, now: u64) -> u64 {
+        let due = match self.has_given() {
+            true => self.due().max(self.progress.saturating_add(PAUSE_NS)),
+            false => self.due(),
+        };
+        now.saturating_sub(due)
+    }
+
+    /// Whether it has processes whose memory is still in time.
+    pub fn is_in_time(&self, now: u64) -> bool {
+        self.exited.is_none() && !self.stuck && self.overdue(now) == 0
     }
 
     /// Whether something of it was seen to come back.

@@ -228,6 +228,12 @@ impl InFlight {
         self.victims.iter().filter(is_dying).count()
     }
 
+    /// Counts those of them whose memory is still in time.
+    pub fn in_time_count(&self, now: u64) -> usize {
+        let is_in_time = |v: &&Victim| !v.eviction.shadow && v.terminating.is_in_time(now);
+        self.victims.iter().filter(is_in_time).count()
+    }
+
     /// How many more victims there is room for. Without room the kills by the manager and the kubelet wait in
     /// [`FastPathControl`](crate::FastPathControl).
     pub fn free_slots(&self) -> usize {

@@ -514,8 +514,10 @@ impl Pods for SimulatedPods<'_, '_> {
         (0..self.candidates.len()).filter(is_denied).count()
     }
 
-    fn dying(&self) -> usize {
-        self.evictd.dying()
+    fn dying_in_time(&self) -> usize {
+        let victims = self.evictd.in_flight.iter();
+        let in_time = victims.filter(|v| v.terminating.is_in_time(self.world.now));
+        in_time.count()
     }
 
     fn evict(&mut self, pod: usize, choice: Choice) -> Attempt {

@@ -483,8 +483,9 @@ impl Pods for ScopePods<'_> {
         self.monitor.denied()
     }
 
-    fn dying(&self) -> usize {
-        self.monitor.dying(monotonic_ns())
+    fn dying_in_time(&self) -> usize {
+        let (now, in_flight) = (monotonic_ns(), &self.monitor.in_flight);
+        in_flight.in_time_count(now) + self.monitor.pods.being_killed(now, in_flight)
     }
 
     fn evict(&mut self, position: usize, choice: Choice) -> Attempt {
