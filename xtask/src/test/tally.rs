@@ -1,6 +1,7 @@
 //! Reads what test harnesses print, and says at the end how many tests passed, failed and were skipped, and which.
 
-use crate::{libtest, vm};
+use super::lanes::Durations;
+use crate::{libtest, prelude::*, vm};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -41,16 +42,26 @@ impl Tally {
     }
 
     /// Takes in what virtual machines have brought, where nothing passes that was skipped.
-    pub fn add(&mut self, machines: &vm::Summary) {
+    /// Returns how long each was up.
+    pub fn add(&mut self, machines: Result<vm::Summary>) -> Durations {
+        let machines = match machines {
+            Ok(machines) => machines,
+            // What this machine lacks is among the skipped ones.
+            Err(why) => {
+                self.fails(&format!("real kernels: {why:#}"));
+                return Durations::new();
+            }
+        };
         let skipped = machines.skipped();
         self.passed += (machines.passed() + skipped.len()) as u64;
         self.failed += machines.failed() as u64;
         self.failures.extend(machines.failures());
         self.skipped.extend(skipped);
+        machines.machines
     }
 
     /// Counts a failure of what could not be run for a reason that is none of this machine's.
-    pub fn fails(&mut self, what: &str) {
+    fn fails(&mut self, what: &str) {
         self.failed += 1;
         self.failures.push(what.to_owned());
     }
@@ -138,7 +149,7 @@ mod tests {
         let mut machines = vm::Summary::default();
         machines.add_machine("5.10", "v1", Outcome::Skipped("no QEMU".into()));
         let mut tally = Tally::default();
-        tally.add(&machines);
+        tally.add(Ok(machines));
         assert_eq!(tally.skipped, ["kernel 5.10 cgroup v1 *: no QEMU"]);
         assert_eq!((tally.passed - 1, tally.failed), (0, 0));
     }

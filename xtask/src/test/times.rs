@@ -3,7 +3,7 @@
 use super::lanes::Durations;
 use crate::{prelude::*, vm::render};
 
-/// The slowest parts of a step that are named.
+/// So many of a step's parts are named.
 const NAMED: usize = 10;
 
 /// Durations of the steps, and of the slowest parts of some.
@@ -23,15 +23,11 @@ impl Times {
         }
     }
 
-    /// Ends this step, and begins the next.
-    pub fn lap(&mut self, step: &str) {
+    /// Ends this step, of whose parts the slowest are shown, and begins the next.
+    pub fn lap(&mut self, step: &str, mut parts: Durations) {
         let now = Instant::now();
         self.rows.push([step.to_owned(), seconds(now - self.lap)]);
         self.lap = now;
-    }
-
-    /// Parts of the last steps, of which the slowest are shown.
-    pub fn parts(&mut self, mut parts: Durations) {
         parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
         let rows = parts.into_iter().take(NAMED);
         self.rows
@@ -60,9 +56,8 @@ mod tests {
     #[test]
     fn the_slowest_parts_follow_their_step() {
         let mut times = Times::start();
-        times.lap("tests");
         let part = |n: u64| (format!("t{n}"), Duration::from_secs(n));
-        times.parts((0..12).map(part).collect());
+        times.lap("tests", (0..12).map(part).collect());
         let names: Vec<&str> = times.rows.iter().map(|[name, _]| &**name).collect();
         assert_eq!(names.len(), 1 + NAMED);
         assert_eq!(names[..3], ["tests", "  t11", "  t10"]);
