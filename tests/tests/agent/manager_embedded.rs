@@ -440,7 +440,8 @@ fn a_disk_that_no_pod_fills_takes_one_pod() {
     let _pods = two.forkers();
     let outside = TestCgroup::new("unpacks-outside", 1024 * MIB).unwrap();
     let disk = two.disk.as_ref().unwrap().path();
-    let left = Filesystem::open(&disk).unwrap().read().unwrap().available / MIB;
+    let available = || Filesystem::open(&disk).unwrap().read().unwrap().available;
+    let left = available() / MIB;
     let _agent = two.files.start(&[]);
     // It is full some five seconds after the first pod has gone.
     let mib = left.to_string();
@@ -451,8 +452,12 @@ fn a_disk_that_no_pod_fills_takes_one_pod() {
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     let first = two.files.evictions().remove(0);
     assert!(first.pace.unwrap().urgent);
+    let is_full = until(Duration::from_secs(8), || available() < MIB);
     // The kubelet would take the next one by then.
     sleep_from(first.stages.signalled, Duration::from_secs(15));
+    skip_if!(
+        (!is_full).then_some("the disk was not full within ten seconds: this machine is busy")
+    );
     assert_eq!(two.files.evicted(), ["greedy"]);
     assert!(writer.is_alive());
 }

@@ -21,8 +21,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 #[serde(rename_all = "camelCase")]
 pub struct Beside {
     pub contender: String,
-    pub manager: Vec<Service>,
-    /// Medians over the manager.
+    pub runs: Vec<Service>,
+    /// Medians over the runs.
     pub faults_per_second: f64,
     pub p99_us: f64,
     /// Page-fault rate with the daemon / without: 1 is no slowdown.
@@ -34,7 +34,7 @@ pub struct Beside {
 /// Measures all contenders round by round, so that what else the machine does hits all alike. Which one is absent from the race is
 /// absent here.
 pub fn run(programme: &Programme, absent: &[(String, String)]) -> Result<Vec<Beside>> {
-    let (manager, time) = match programme.is_quick {
+    let (runs, time) = match programme.is_quick {
         true => (1, Duration::from_millis(700)),
         false => (5, Duration::from_secs(2)),
     };
@@ -47,9 +47,9 @@ pub fn run(programme: &Programme, absent: &[(String, String)]) -> Result<Vec<Bes
         .collect();
     let mut found: Vec<(String, Vec<Service>)> = Vec::new();
     found.extend(contenders.iter().map(|c| (c.name(), Vec::new())));
-    for _ in 0..manager {
-        for (contender, (_, manager)) in contenders.iter().zip(&mut found) {
-            manager.extend(beside(**contender, programme, time)?);
+    for _ in 0..runs {
+        for (contender, (_, runs)) in contenders.iter().zip(&mut found) {
+            runs.extend(beside(**contender, programme, time)?);
         }
     }
     Ok(compare(found))
@@ -77,17 +77,17 @@ fn beside(contender: Contender, programme: &Programme, time: Duration) -> Result
 }
 
 fn compare(found: Vec<(String, Vec<Service>)>) -> Vec<Beside> {
-    let median = |manager: &[Service], value: fn(&Service) -> f64| {
-        quantile(&sorted(manager.iter().map(value)), 0.5).unwrap_or(0.0)
+    let median = |runs: &[Service], value: fn(&Service) -> f64| {
+        quantile(&sorted(runs.iter().map(value)), 0.5).unwrap_or(0.0)
     };
     let mut lines: Vec<Beside> = found
         .into_iter()
-        .filter(|(_, manager)| !manager.is_empty())
-        .map(|(contender, manager)| Beside {
+        .filter(|(_, runs)| !runs.is_empty())
+        .map(|(contender, runs)| Beside {
             contender,
-            faults_per_second: median(&manager, |s| s.faults_per_second),
-            p99_us: median(&manager, |s| s.p99_us),
-            manager,
+            faults_per_second: median(&runs, |s| s.faults_per_second),
+            p99_us: median(&runs, |s| s.p99_us),
+            runs,
             fault_rate_ratio: None,
             p99_ratio: None,
         })
