@@ -105,9 +105,12 @@ pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
     let of_file = base.is_some();
     let mut merged = match base {
         None | Some(Value::Null) => Value::Object(Map::new()),
-        Some(base) => base,
+        Some(base) if base.is_object() => base,
+        // The decoder refuses it.
+        other => return other,
     };
-    if of_file && (merged[HARD].is_null() || merged[MERGE_DEFAULTS] == true) {
+    let merges = merged[HARD].is_object() && merged[MERGE_DEFAULTS] == true;
+    if of_file && (merged[HARD].is_null() || merges) {
         let defaults = DEFAULT_EVICTION_HARD.iter();
         let defaults = defaults.map(|(signal, value)| (signal.to_string(), (*value).into()));
         let mut hard: Map<_, _> = defaults.collect();
@@ -128,7 +131,7 @@ pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
     }
     if let Value::Object(fields) = &mut merged {
         fields.remove(MERGE_DEFAULTS);
-        // No map would mean the defaults.
+        // Without a map the defaults would be taken.
         fields.entry(HARD).or_insert_with(|| Map::new().into());
     }
     Some(merged)
@@ -229,5 +232,7 @@ mod tests {
         assert_eq!(hard["memory.available"], "1Gi");
         assert_eq!(merge(Some(base.clone()), Vec::new()), Some(base));
         assert_eq!(merge(None, Vec::new()), None);
+        let list = json!(["evictionHard"]);
+        assert_eq!(merge(Some(list.clone()), one), Some(list));
     }
 }

@@ -55,7 +55,7 @@ pub struct Planner {
     paces: Paces,
     choices: Choices,
     blocked: Blocked,
-    /// The capacity of each signal when it was first seen.
+    /// The capacity of each signal when it was first seen; of inodes the largest.
     capacities: [Option<i64>; Signal::ALL.len()],
     /// Growth of each pod's usage: which pods make an urgent growth.
     usage_growth: UsageGrowth,
@@ -298,7 +298,7 @@ impl Planner {
             if is_one_requested && !threshold.is_hard() {
                 continue;
             }
-            if self.waits_for_room(threshold, node.observations) {
+            if self.waits_for_room(now, node, threshold) {
                 continue;
             }
             let chosen = match self.settings.mode {
@@ -324,24 +324,34 @@ impl Planner {
         evictions
     }
 
-    /// Whether inodes are short for want of bytes, and pods go for those: XFS and ZFS have as many inodes as the free space
+    /// Whether inodes are short for want of room, and pods go for that: XFS and ZFS have as many inodes as the free space
     /// has room for.
-    fn waits_for_room(&self, threshold: &Threshold, seen: &Observations) -> bool {
-        let Some(bytes) = threshold
-            .signal
+    fn waits_for_room(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> bool {
+        let (seen, signal) = (node.observations, threshold.signal);
+        let bytes = signal
             .bytes_beside()
-            .filter(|_| self.settings.mode == Mode::Evictd)
-        else {
+            .and_then(|bytes| Some((bytes, seen.get(bytes)?)));
+        let known = seen.get(signal).zip(self.capacities[signal as usize]);
+        let (Some((bytes, room)), Some((inodes, most))) = (bytes, known) else {
             return false;
         };
-        let first = self.capacities[threshold.signal as usize];
-        let inodes = seen.get(threshold.signal).map(|seen| seen.capacity);
-        let capacity = seen.get(bytes).map_or(0, |seen| seen.capacity);
-        let is_pressed = |is_hard| {
-            let threshold = self.pressure.threshold(bytes, is_hard, capacity);
-            threshold.is_some_and(|threshold| self.is_pressed(threshold))
+        let used = inodes.capacity.saturating_sub(inodes.available);
+        let with_all_room = u64::try_from(most.saturating_sub(used)).unwrap_or(0);
+        let wants_room = inodes.capacity < most && with_all_room >= threshold.amount(most);
+        let brings_room = |bytes: &Threshold| {
+            self.pressure.is_due(bytes)
+                && self.decide(now, node, bytes).is_none_or(|(timing, _)| {
+                    let attainable = self.attainable(node, bytes);
+                    let ends = timing
+                        .pace_inputs
+                        .can_end_shortage(timing.urgency, attainable);
+                    attainable > 0 && ends
+                })
         };
-        inodes < first && (is_pressed(true) || !threshold.is_hard() && is_pressed(false))
+        let thresholds = [true, threshold.is_hard()].into_iter();
+        let mut thresholds =
+            thresholds.filter_map(|is_hard| self.pressure.threshold(bytes, is_hard, room.capacity));
+        self.settings.mode == Mode::Evictd && wants_room && thresholds.any(brings_room)
     }
 
     /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end

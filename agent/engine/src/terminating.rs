@@ -318,6 +318,28 @@ mod tests {
             VictimState::Released
         );
         assert_eq!(pending(&late, 31 * SECOND, 210), Pending::default());
+        // Kernel memory stays with the cgroup until that is removed.
+        let mut shared = Terminating::new(0, 300 * MIB, 200 * MIB);
+        shared.observe(MS, seen(false, 210));
+        let left = VictimReading {
+            populated: false,
+            usage: Some(MIB - 1),
+        };
+        assert_eq!(shared.observe(2 * MS, left), VictimState::Released);
+    }
+
+    #[test]
+    fn a_victim_is_in_time_until_its_memory_is_overdue() {
+        let mut victim = Terminating::new(0, 100 * MIB, 0);
+        assert!(victim.is_in_time(EXIT_NS));
+        assert!(!victim.is_in_time(2 * EXIT_NS));
+        // It begins late, and pauses.
+        victim.observe(2 * EXIT_NS, seen(true, 100));
+        victim.observe(3 * EXIT_NS, seen(true, 50));
+        assert!(victim.is_in_time(3 * EXIT_NS + PAUSE_NS));
+        assert!(!victim.is_in_time(4 * EXIT_NS + PAUSE_NS));
+        victim.observe(SECOND, seen(false, 0));
+        assert!(!victim.is_in_time(SECOND));
     }
 
     // R43

@@ -145,6 +145,7 @@ impl ApiError {
     /// fails, two budgets for one pod.
     pub fn concerns_all(&self) -> bool {
         match self.code() {
+            _ if self.is_denied_by_webhook() => false,
             429 => !self.has_cause(DISRUPTION_BUDGET),
             code => matches!(code, 0 | 401 | 502..=504),
         }
@@ -577,18 +578,12 @@ pub(crate) async fn load(
     kubeconfig: Kubeconfig,
     options: &KubeConfigOptions,
 ) -> Result<Config, KubeconfigError> {
-    let mut clusters = kubeconfig
-        .clusters
-        .iter()
-        .filter_map(|c| c.cluster.as_ref());
-    let names_proxy = clusters.any(|cluster| {
-        cluster
-            .proxy_url
-            .as_ref()
-            .is_some_and(|url| !url.is_empty())
-    });
+    let clusters = kubeconfig.clusters.iter();
+    let named =
+        clusters.filter_map(|named| named.cluster.as_ref()?.proxy_url.as_ref()?.parse().ok());
+    let named: Vec<http::Uri> = named.collect();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await?;
-    config.proxy_url = config.proxy_url.filter(|_| names_proxy);
+    config.proxy_url = config.proxy_url.filter(|used| named.contains(used));
     Ok(config)
 }
 

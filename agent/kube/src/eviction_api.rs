@@ -164,7 +164,7 @@ pub async fn fail(client: &ApiClient, eviction: &EvictionRecord) -> Result<Remov
     request.deadline = REMOVAL_DEADLINE;
     match client.call(&request).await {
         Ok(_) => Ok(Removal::Failed),
-        Err(e) if e.code() == 404 => Ok(Removal::Gone),
+        Err(e) if e.code() == 404 && !e.is_denied_by_webhook() => Ok(Removal::Gone),
         Err(e) => Err(e),
     }
 }

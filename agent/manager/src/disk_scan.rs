@@ -6,7 +6,8 @@
 //! by [`DiskUse::since`].
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
-//! ([`schedule`]).
+//! ([`schedule`]). A walk of minutes may count a file twice: where the pod would be above a limit of its own by it, a
+//! *close* walk follows, which does not rest.
 
 mod disk_use;
 mod pod_walk;
@@ -324,7 +325,8 @@ impl DiskScanner {
             };
             if is_done {
                 let found = scan.finish(cgroup_counts);
-                if scan.needs_close_walk(&found, monotonic_ns()) {
+                if self.needs_close_walk(&scan, &found) {
+                    self.note_overlays(mounts.refresh_overlays());
                     schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
                 } else {
                     self.publish(&scan.target.uid, found);
@@ -341,13 +343,22 @@ impl DiskScanner {
         }
         if !self.is_walked(&scan.target.uid) {
             let so_far = scan.so_far();
-            if scan.needs_close_walk(&so_far, monotonic_ns()) {
+            if self.needs_close_walk(&scan, &so_far) {
+                self.note_overlays(mounts.refresh_overlays());
                 let scan = scan.begin_closely(mounts.points(), cgroup_counts);
                 return schedule.walk_closely(scan);
             }
             self.publish(&scan.target.uid, so_far);
         }
         schedule.park(scan);
+    }
+
+    /// Whether what a walk has found, with the runtime's numbers, is too uncertain.
+    fn needs_close_walk(&self, scan: &PodWalk, found: &DiskUse) -> bool {
+        let answer = Arc::clone(&self.lock().answer);
+        let mut found = found.clone();
+        found.fill(&answer);
+        scan.needs_close_walk(&found, monotonic_ns())
     }
 
     /// Whether a walk of a pod has come to its end, and has looked at all.

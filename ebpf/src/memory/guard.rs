@@ -90,7 +90,8 @@ fn now_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// Kills the current task, which is one of this pod's; whether the kernel takes the signal. It refuses threads of its own.
+/// Kills the current task, which is one of this pod's; whether the signal is sent: not to a kernel thread, nor to a task that
+/// is exiting.
 #[inline(always)]
 fn kill(scope: u64, cgroup_id: u64) -> bool {
     // SAFETY: acts on the current task only.

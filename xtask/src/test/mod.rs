@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let _ = preparation.join();
         times.lap("packages and kernels, after the build", Vec::new());
         let (beside, alone) = lanes::split(tests);
-        // They wait for most of their time: the guests take the processors' rest.
+        // They wait for most of their time, which the guests use.
         let at_once = 2 * thread::available_parallelism()?.get();
         let guests = with_vm.then(|| {
             thread::spawn(|| {

@@ -149,15 +149,17 @@ pub struct EmptyDir {
 }
 
 impl Pod {
-    /// The least of the limits on local storage that the pod sets for itself, in bytes.
+    /// The least of the limits on local storage that the pod sets for itself and that are enforced, in bytes.
     pub fn least_storage_limit(&self) -> Option<u64> {
         let of_volumes = self
             .volumes
             .iter()
+            .filter(|v| v.is_local)
             .filter_map(|v| v.empty_dir.as_ref()?.size_limit.as_ref());
         let of_containers = self
             .containers
             .iter()
+            .filter(|c| !c.is_init())
             .filter_map(|c| c.storage_limit.as_ref());
         let limits = of_volumes.chain(of_containers).chain(&self.storage_limit);
         limits

@@ -215,6 +215,8 @@ impl PendingVictims {
             is_stuck_reported: !restored.is_requested
                 && restored.signal.is_some_and(is_fastpath_signal),
             is_dead: restored.is_dead,
+            // It has ten seconds to show that its files are being removed.
+            files_came: now,
             expected: expected.collect(),
             ..PendingVictim::new(match restored.is_dead {
                 true => restored.at.min(now),
@@ -227,7 +229,11 @@ impl PendingVictims {
     /// Leaves out so many nanoseconds until `now` in which no look was taken.
     pub(super) fn stood_still(&mut self, late: i64, now: i64) {
         for victim in self.victims.values_mut() {
-            for since in [&mut victim.end, &mut victim.files_since] {
+            for since in [
+                &mut victim.end,
+                &mut victim.files_since,
+                &mut victim.files_came,
+            ] {
                 *since = since.saturating_add(late).min(now).max(*since);
             }
         }

@@ -56,9 +56,8 @@ impl MemoryMonitor {
         }
         if self.shadow {
             for (index, watched) in self.scopes.iter_mut().enumerate() {
-                if self.triggers.set.set_victims(index, &[]).is_ok() {
-                    watched.published.victims = KernelVictims::default();
-                }
+                let _ = self.triggers.set.set_victims(index, &[]);
+                watched.published.victims = KernelVictims::default();
             }
             return;
         }
@@ -71,13 +70,10 @@ impl MemoryMonitor {
             let victims = self.ranked_victims(index);
             if let Some(watched) = self.scopes.get_mut(index)
                 && victims != watched.published.victims
-                && self
-                    .triggers
-                    .set
-                    .set_victims(index, victims.published())
-                    .is_ok()
             {
-                watched.published.victims = victims;
+                let set = self.triggers.set.set_victims(index, victims.published());
+                // Refused, none is in force.
+                watched.published.victims = set.map(|()| victims).unwrap_or_default();
             }
         }
     }
@@ -100,7 +96,9 @@ impl MemoryMonitor {
                 let kind = EvictionKind::KernelKill;
                 entry.is_none_or(|e| !limiter.allows(&**e, now, kind, LastResort::None))
             });
-            if is_revoked && self.triggers.set.set_victims(index, &[]).is_ok() {
+            if is_revoked {
+                // Refused, none is in force either.
+                let _ = self.triggers.set.set_victims(index, &[]);
                 watched.published.victims = KernelVictims::default();
                 any = true;
             }

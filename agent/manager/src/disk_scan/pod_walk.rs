@@ -18,10 +18,11 @@ use super::{
     disk_use::{DiskUse, FILESYSTEMS, container},
 };
 
-/// A walk that has rested for longer may have met files twice that were moved, and such as were never there at once.
+/// A walk that has rested for longer may have counted files twice that were moved, and temporary ones that never existed at
+/// the same time.
 const RESTED: Duration = Duration::from_secs(10);
-/// For so long a close walk works without rest.
-const CLOSE: Duration = Duration::from_secs(60);
+/// For so long a close walk goes on before others.
+const FIRST: Duration = Duration::from_secs(60);
 
 /// Kind of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ pub(super) struct PodWalk {
     is_whole: bool,
     /// Time that the steps took, without rests.
     pub worked: Duration,
-    /// It does not rest: by what an earlier one has found the pod would be evicted.
+    /// It does not rest: by what an earlier one has found the pod may be above a limit of its own.
     is_close: bool,
 }
 
@@ -93,9 +94,14 @@ impl PodWalk {
             && found.usage.bytes_of_files() > least
     }
 
-    /// Whether it goes on before others, and without rest.
+    /// Whether it does not rest.
     pub fn is_close(&self) -> bool {
-        self.is_close && self.worked < CLOSE
+        self.is_close
+    }
+
+    /// Whether it goes on before others.
+    pub fn goes_first(&self) -> bool {
+        self.is_close && self.worked < FIRST
     }
 
     /// Time at which it began, in nanoseconds of CLOCK_MONOTONIC.
@@ -240,7 +246,7 @@ mod tests {
             let now = walk.began() + nanos(walk.worked) + rested * SECOND;
             let found = walk.finish(None);
             let close = walk.begin_closely(&mounts, None);
-            assert!(close.is_close() && !close.needs_close_walk(&found, now));
+            assert!(close.goes_first() && !close.needs_close_walk(&found, now));
             walk.needs_close_walk(&found, now)
         };
         assert!(needs(Some(1000), 11));

@@ -128,8 +128,8 @@ impl Schedule {
     pub fn next(&mut self, now: u64) -> NextStep {
         // A short disk waits for those that were not walked since: the large ones come after them.
         let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
-        let is_close = self.parked.front().is_some_and(|scan| scan.is_close());
-        let goes_on = is_close || alternates && !self.parked.is_empty();
+        let is_close = self.parked.front().is_some_and(|scan| scan.goes_first());
+        let goes_on = is_close && self.rest > 0 || alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
             Some((target, Some(due))) if due <= now && !goes_on => Some(target),
@@ -202,7 +202,7 @@ impl Schedule {
 
     /// A walk is interrupted; it goes on when its turn comes again.
     pub fn park(&mut self, mut scan: Box<PodWalk>) {
-        if scan.is_close() {
+        if scan.goes_first() {
             scan.park();
             self.parked.push_front(scan);
         } else if self.parked.len() < OPEN {
@@ -280,6 +280,30 @@ mod tests {
         assert_eq!(turns(&mut schedule, 0, 4), ["00", "01", "02", "00"]);
         schedule.follow(&targets(3), DiskPressure::Hard, begin + 60 * SECOND);
         assert_eq!(turns(&mut schedule, 60, 3), ["01", "02", "00"]);
+    }
+
+    /// A close walk goes on before others whose time has come, but not while a short disk waits for those.
+    #[test]
+    fn a_close_walk_goes_first_where_no_disk_is_short() {
+        for (pressure, expected) in [
+            (DiskPressure::None, ["00", "01", "02"]),
+            (DiskPressure::Hard, ["01", "02", "00"]),
+        ] {
+            let begin = SECOND;
+            let mut schedule = Schedule::default();
+            schedule.follow(&targets(3), DiskPressure::None, begin);
+            for _ in 0..3 {
+                turn(&mut schedule, begin, &["00"], Duration::from_secs(1));
+            }
+            let NextStep::Resume(walk) = schedule.next(begin) else {
+                panic!("the huge one goes on");
+            };
+            schedule.walk_closely(walk.begin_closely(&MountPoints::default(), None));
+            let now = begin + 60 * SECOND;
+            schedule.follow(&targets(3), pressure, now);
+            let turns = expected.map(|_| turn(&mut schedule, now, &[], Duration::from_secs(1)));
+            assert_eq!(turns, expected);
+        }
     }
 
     #[test]

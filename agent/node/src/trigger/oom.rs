@@ -60,6 +60,12 @@ impl OomReader {
             Err(_) => &[VICTIM_NUMBER],
         };
         let mut refused = UnavailableHooks::new();
+        if let Err(reason) = &object.victims {
+            refused.push((
+                "what tasks hold, without which the kernel floor ends none",
+                reason.clone(),
+            ));
+        }
         for (what, hooks) in [
             ("victims of the OOM killer", victims),
             ("whose limit the OOM killer acts for", &CONTEXT),

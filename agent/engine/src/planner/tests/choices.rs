@@ -522,7 +522,7 @@ fn what_was_removed_before_the_start_has_not_stayed() {
         node.restore(500 * SECOND, victim);
     }
     let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-    assert_eq!((500..900).find(goes), Some(500));
+    assert_eq!((500..900).find(goes), Some(510));
 }
 
 /// What the kubelet's victim leaves is on its way back, and the next pod goes ten seconds later.
@@ -715,6 +715,30 @@ fn inodes_that_want_room_wait_for_bytes() {
     see(&mut node, 2000, 900, 2900);
     let evictions = node.look(3 * SECOND).evictions;
     assert_eq!(chosen(&evictions), [("inodes", INODES)]);
+}
+
+/// No pod has the bytes, or room alone would not be enough: inodes are short all the same.
+// R43
+#[test]
+fn inodes_do_not_wait_for_room_that_does_not_come() {
+    for (bytes, most) in [(0, 10_000), (500, 1950)] {
+        let mut node = Node::new(vec![hard(DISK, 1000), hard(INODES, 1000)], false);
+        node.pod("bytes", [bytes, 0, 1]);
+        node.pod("inodes", [0, 400, 1]);
+        node.see(DISK, 2000);
+        let seen = |available, capacity| Observation {
+            available,
+            capacity,
+            time: None,
+        };
+        node.observations.set(INODES, seen(1500, most));
+        node.look(SECOND);
+        node.see(DISK, 900);
+        node.observations.set(INODES, seen(900, 1900));
+        let evictions = node.look(2 * SECOND).evictions;
+        let goes = chosen(&evictions);
+        assert_eq!(goes.last(), Some(&("inodes", INODES)), "{goes:?}");
+    }
 }
 
 /// While the runtime removes images the disk was not short for a moment.

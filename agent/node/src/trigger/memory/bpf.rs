@@ -111,7 +111,7 @@ enum Link {
     Kprobe(Option<FdLink>),
     /// Only while the usage is near.
     Switched(Switch),
-    /// Detached by an attempt to pin it that the kernel has refused.
+    /// Detached: the kernel has refused to pin it.
     Lost,
 }
 
@@ -384,7 +384,7 @@ impl TriggerSet for BpfTriggers {
                 self.attached.link = Link::Kprobe(Some(pinned.into()));
                 Ok(())
             }
-            Link::Lost => Err(io::ErrorKind::NotConnected.into()),
+            Link::Lost => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
         };
         pinned.map_err(|e| format!("bpf(BPF_OBJ_PIN): {e}"))?;
         // The pins keep them attached.
@@ -402,7 +402,8 @@ impl TriggerSet for BpfTriggers {
     fn set_near(&mut self, near: bool) -> io::Result<bool> {
         match &mut self.attached.link {
             Link::Switched(switch) => switch.set(near || self.expires_after.is_some()),
-            Link::Fixed(_) | Link::Kprobe(_) | Link::Lost => Ok(false),
+            Link::Fixed(_) | Link::Kprobe(_) => Ok(false),
+            Link::Lost => Err(io::Error::from_raw_os_error(libc::ENOTCONN)),
         }
     }
 
