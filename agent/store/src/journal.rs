@@ -224,12 +224,11 @@ impl<D: Disk> Journal<D> {
     /// a file is full.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// A file that is there cannot be read, and no other has anything.
     pub fn restore(&mut self) -> Result<Restored, JournalError> {
         let mut counts = Counts::default();
-        for record in read_where(&self.dir, Counts::wants)?.0 {
-            counts.note(&record);
-        }
+        let read = read_what_can_be(&self.dir, Counts::wants);
+        read.iter().flatten().for_each(|record| counts.note(record));
         let clocks = Clocks::now();
         let restored = counts.restore(&clocks);
         self.counts = Some(counts);
@@ -243,6 +242,7 @@ impl<D: Disk> Journal<D> {
                 tracing::warn!(%error, "that the clock was set back is not in the journal");
             }
         }
+        read?;
         Ok(restored)
     }
 
@@ -255,10 +255,10 @@ impl<D: Disk> Journal<D> {
     /// it over whenever a file is full. Oldest first.
     ///
     /// # Errors
-    /// A file that is there cannot be read; what comes from now on is kept in mind all the same.
+    /// A file that is there cannot be read, and no other has anything; what comes from now on is kept in mind all the same.
     pub fn follow(&mut self) -> Result<Vec<EvictionRecord>, JournalError> {
         let unreported = self.unreported.insert(ReportBacklog::default());
-        for record in read(&self.dir)?.0 {
+        for record in read_what_can_be(&self.dir, |_| true)? {
             unreported.note(&record);
         }
         let waiting = unreported.waiting().cloned().collect();
@@ -522,6 +522,25 @@ pub fn read_where(
         damaged += lines.map(|damage| damage.lines).sum::<usize>() + usize::from(unread.is_cut);
     }
     Ok((records, damaged))
+}
+
+/// Reads records like [`read_where`]; a file that cannot be read takes nothing from the other one.
+fn read_what_can_be(dir: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Record>, PathError> {
+    let (mut records, mut failed) = (Vec::new(), Ok(()));
+    for name in [PREVIOUS, CURRENT] {
+        match read_file(&dir.join(name), &wanted) {
+            Ok((read, _)) => records.extend(read),
+            Err(error) => failed = Err(error),
+        }
+    }
+    match failed {
+        Err(error) if records.is_empty() => return Err(error),
+        Err(error) => {
+            tracing::error!(%error, "a file of the journal cannot be read: only the other one counts")
+        }
+        Ok(()) => {}
+    }
+    Ok(records)
 }
 
 /// Gives all records of a directory to `take`, oldest first, and keeps none; says which files have lines that cannot be

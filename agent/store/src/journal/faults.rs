@@ -377,6 +377,23 @@ fn a_start_without_room_carries_over_what_waits_later() {
     assert_eq!(kept, [eviction(1), eviction(3)]);
 }
 
+#[test]
+fn a_file_that_cannot_be_read_takes_nothing_from_the_other_one() {
+    let dir = tempfile::tempdir().unwrap();
+    Journal::open(dir.path())
+        .unwrap()
+        .append(&eviction(0))
+        .unwrap();
+    fs::create_dir(dir.path().join(PREVIOUS)).unwrap();
+    let mut journal = Journal::open(dir.path()).unwrap();
+    assert_eq!(journal.follow().unwrap().len(), 1);
+    journal.restore().unwrap();
+    assert!(journal.counts().is_some());
+    // Nothing at all can be read.
+    fs::remove_file(dir.path().join(CURRENT)).unwrap();
+    assert!(journal.follow().is_err() && journal.restore().is_err());
+}
+
 /// What waits to be reported, and what counts, is in the new file; every record that follows is where the next agent
 /// reads it.
 // R42
