@@ -48,6 +48,13 @@ pub(super) struct Crossing {
     pub hook: Option<MemoryHook>,
 }
 
+impl Crossing {
+    /// Whether a kill at `signalled`, in nanoseconds of CLOCK_MONOTONIC, is due to a later one.
+    pub fn is_older_than(&self, signalled: u64) -> bool {
+        signalled.saturating_sub(self.woken) > CROSSING_NS
+    }
+}
+
 /// The events of one scope's triggers since the last cycle.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ScopeTriggers {

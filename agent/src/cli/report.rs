@@ -417,6 +417,9 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
 fn urgency(eviction: &EvictionRecord, pace: &PaceRecord) -> String {
     let amount = |bytes| amount(eviction, bytes);
     match pace {
+        PaceRecord {
+            by_kernel: true, ..
+        } => "killed by the kernel's program: the agent had not come by then".to_owned(),
         PaceRecord { urgent: true, .. } => format!(
             "urgent: {} were left, used up in {:.1} s at {} per second; the kubelet looks every 10 s",
             amount(pace.room),

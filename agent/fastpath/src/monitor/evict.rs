@@ -307,7 +307,11 @@ impl MemoryMonitor {
             woken,
             usage,
             hook,
-        } = watched.crossing;
+        } = match why.killed {
+            // The agent did not run: what it has seen cross is of another pressure.
+            Some(_) if watched.crossing.is_older_than(kill.signalled) => Crossing::default(),
+            _ => watched.crossing,
+        };
         EvictionReport {
             number: kill.number,
             signal: watched.scope.signal(),

@@ -284,6 +284,11 @@ fn kubelet(incident: &Incident) -> String {
             its own."
             .to_owned();
     }
+    let by_kernel = eviction.pace.as_ref().is_some_and(|pace| pace.by_kernel);
+    if by_kernel {
+        return "What the kubelet would have found is not known: the kernel's program has killed, before the agent looked."
+            .to_owned();
+    }
     if eviction.available >= eviction.threshold {
         return "The kubelet would have done nothing: by its count the threshold was not met."
             .to_owned();
@@ -324,6 +329,7 @@ fn oom_killer(incident: &Incident) -> String {
     let when = match &eviction.pace {
         Some(PaceRecord {
             urgent: true,
+            by_kernel: false,
             exhausted_in,
             ..
         }) => format!(", {} after the decision", duration(*exhausted_in)),
