@@ -301,12 +301,13 @@ impl SignalSources {
         self.hook(signal) != CountHook::Sampler && self.count_of(signal).is_some_and(counts)
     }
 
-    /// Whether each of nodefs, imagefs and containerfs, in this order, has not answered for long.
-    pub fn hung(&self) -> [bool; 3] {
+    /// Whether each of nodefs, imagefs and containerfs, in this order, has not answered for long; all of them where none could
+    /// be watched from the start although thresholds ask for it.
+    pub fn hung(&self, asks_for_disks: bool) -> [bool; 3] {
         let is_hung =
             |disks: &DiskSources, disk: &DiskSource| disks.trigger.is_hung(disk.filesystem);
         let disks = self.disks.as_ref();
-        disks.map_or([false; 3], |disks| {
+        disks.map_or([asks_for_disks; 3], |disks| {
             disks.names.map(|disk| is_hung(disks, &disk))
         })
     }

@@ -104,12 +104,14 @@ impl NodeReporter {
                 self.emit(ManagerEvent::NoCandidates(met, blocked.denied));
             }
         }
+        let mut thresholds = planner.thresholds();
+        let asks_for_disks = thresholds.any(|t| t.signal.resource().is_of_files());
         self.status.set(Status {
             observations: *seen,
             thresholds: planner.thresholds().cloned().collect(),
             forecasts: plan.forecasts,
             conditions: plan.conditions.into_iter().collect(),
-            hung: sources.hung(),
+            hung: sources.hung(asks_for_disks),
             drift: sources.drift(),
             cycles: self.cycles,
             recreations: self.recreations,

@@ -36,6 +36,7 @@ pub(super) fn first(
     let disks = found.and_then(|found| watch(config, found, object));
     let disks = disks.inspect_err(|error| tracing::error!(error, "disks are not watched"));
     let retry = DiskRetry {
+        last_error: disks.as_ref().err().cloned(),
         is_needed: disks.is_err(),
         ticks: 0,
         first_look: Some(look),
@@ -117,6 +118,8 @@ fn watch(
 
 /// Disks that could not be watched at the start are tried again, on a thread that a disk may hang.
 pub struct DiskRetry {
+    /// Why disks could not be watched, as it was logged.
+    last_error: Option<String>,
     is_needed: bool,
     ticks: u32,
     /// The look of the start: while it hangs, another one would hang as well.
@@ -146,9 +149,14 @@ impl DiskRetry {
                 return None;
             }
             self.attempt = None;
-            let found = answer.ok().and_then(Result::ok);
-            self.is_needed = found.is_none();
-            return found;
+            let found = answer.unwrap_or_else(|error| Err(error.to_string()));
+            if let Err(error) = &found
+                && self.last_error.replace(error.clone()).as_ref() != Some(error)
+            {
+                tracing::error!(error, "disks are not watched");
+            }
+            self.is_needed = found.is_err();
+            return found.ok();
         }
         self.ticks += 1;
         if self.ticks >= RETRY_TICKS {
