@@ -91,7 +91,11 @@ impl PolicyReporting {
 
 /// Whether an agent answers a request.
 fn is_answered(request: &Path) -> bool {
-    if fs::write(request, "").is_err() {
+    if let Err(error) = fs::write(request, "") {
+        eprintln!(
+            "evictd: {}: the agent cannot be asked: {error}",
+            request.display()
+        );
         return false;
     }
     let start = Instant::now();

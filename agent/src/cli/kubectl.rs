@@ -251,30 +251,38 @@ async fn pause(
     output: OutputFormat,
 ) -> Result<String, CommandError> {
     let mut note = None;
-    match node {
-        Some(node) => fleet.set_node_paused(node, is_paused).await?,
-        None if is_paused => {
+    let map = fleet.pause_config_map();
+    let done = match (node, is_paused) {
+        (Some(node), _) => {
+            fleet.set_node_paused(node, is_paused).await?;
+            match is_paused {
+                true => format!("evictions are paused on the node {node}"),
+                false => format!(
+                    "the pause of the node {node} is lifted; one of all nodes stays if there is one"
+                ),
+            }
+        }
+        (None, true) => {
             note = pause_note(fleet).await?;
             fleet.set_paused(true).await?;
+            "evictions are paused on all nodes".to_owned()
         }
         // Agents follow the pause by themselves: no request goes to them.
-        None if fleet.set_paused(false).await? => {}
-        None => {
-            let mut notes = vec![format!(
-                "there was no pause to lift: no ConfigMap {}",
-                fleet.pause_config_map()
-            )];
+        (None, false) if fleet.set_paused(false).await? => {
+            format!("the pause by the ConfigMap {map} is lifted; pauses of single nodes stay")
+        }
+        (None, false) => {
+            let mut notes = vec![format!("there was no pause to lift: no ConfigMap {map}")];
             notes.extend(pause_note(fleet).await?);
             note = Some(notes.join("\n"));
+            "nothing has changed".to_owned()
         }
-    }
+    };
     if output == OutputFormat::Json {
         return to_json(&json!({ "node": node, "paused": is_paused, "note": note }));
     }
-    let place = node.map_or("all nodes".to_owned(), |node| format!("the node {node}"));
-    let done = if is_paused { "paused" } else { "resumed" };
     let note = note.map_or(String::new(), |note| format!("{note}\n"));
-    Ok(format!("evictions are {done} on {place}\n{note}"))
+    Ok(format!("{done}\n{note}"))
 }
 
 /// Warnings about agents that a pause may not reach. A user who may not read that pauses all the same.

@@ -150,7 +150,7 @@ fn status_shows_agents_pressure_and_pauses() {
     assert_eq!(node["pausedBy"], json!(["configMap", "node"]));
     assert_eq!(node["pressure"], json!(["EvictdMemoryPressure"]));
 
-    cluster.said(&["resume"]);
+    has(&cluster.said(&["resume"]), &["pauses of single nodes stay"]);
     let node = &cluster.json(&["status"])["nodes"][0];
     // One pause is lifted, not the other.
     assert_eq!(node["pausedBy"], json!(["node"]));
