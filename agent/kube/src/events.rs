@@ -32,6 +32,8 @@ pub(crate) const CONTROLLER: &str = "evictd";
 pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
 /// Reason of an Event about a pod that would have been evicted.
 const WOULD_EVICT: &str = "WouldEvict";
+/// Reason of an Event about a pod whose SIGKILL the kernel has refused.
+const REFUSED: &str = "EvictionRefused";
 /// Reason of an Event about an evicted pod whose processes do not end.
 const STUCK: &str = "EvictedPodStuck";
 /// Reason of an Event about a pod whose process the OOM killer has killed at the pod's own limit.
@@ -85,10 +87,10 @@ impl<'a> From<&'a EvictionRecord> for EventSpec<'a> {
             pod: eviction.into(),
             id: &eviction.id,
             time: &eviction.time,
-            reason: if eviction.shadow {
-                WOULD_EVICT
-            } else {
-                EVICTED
+            reason: match (eviction.shadow, &eviction.error) {
+                (true, _) => WOULD_EVICT,
+                (false, Some(_)) => REFUSED,
+                (false, None) => EVICTED,
             },
             note: note(eviction),
             annotations: Some(&eviction.annotations),

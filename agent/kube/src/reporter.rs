@@ -563,7 +563,7 @@ impl EventSender {
             let event = eviction.into();
             self.events.about_pod(&self.client, &event).await?;
         }
-        if eviction.shadow {
+        if not_killed(eviction).is_some() {
             return Ok(());
         }
         self.events.about_node(&self.client, eviction).await

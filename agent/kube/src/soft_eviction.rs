@@ -428,7 +428,12 @@ impl SoftEvictor {
             }
             _ => {
                 if let Some(protected) = self.protected.get_mut(&request.signal) {
-                    protected.last_request = Instant::now();
+                    let now = Instant::now();
+                    if !matches!(outcome, SoftOutcome::ProtectedByBudgets { .. }) {
+                        // Whether budgets protect them is not known of this time.
+                        protected.since += took + now.duration_since(protected.last_request);
+                    }
+                    protected.last_request = now;
                 }
             }
         }

@@ -79,6 +79,10 @@ fn pods_whose_sigkill_is_refused_live_on() {
     assert!(alive.all(|is_alive| is_alive));
     assert_eq!(member.server.count("DELETE", "/pods/"), 0);
     assert_eq!(member.server.count("PATCH", "/pods/"), 0);
+    assert!(member.wait(SOON, |m| !events(m, "EvictionRefused", "Pod").is_empty()));
+    let state = member.server.state();
+    assert!(state.events_of("Evicted", "Pod").is_empty());
+    assert!(state.events_of("EvictionThresholdMet", "Node").is_empty());
 }
 
 /// One more agent, which has its list and its watch of the pods.

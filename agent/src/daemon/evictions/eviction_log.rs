@@ -424,10 +424,10 @@ fn log_evicted(e: &EvictionRecord) {
         expected = e.pace.as_ref().map(|pace| pace.expected),
         error = e.error,
         "{}{}",
-        if e.shadow {
-            "would evict: "
-        } else {
-            "evicted: "
+        match (e.shadow, &e.error) {
+            (true, _) => "would evict: ",
+            (false, Some(_)) => "SIGKILL was refused: ",
+            (false, None) => "evicted: ",
         },
         e.message.trim_end(),
     );
