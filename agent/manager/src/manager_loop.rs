@@ -71,6 +71,8 @@ pub(super) struct ManagerLoop {
     pub on_kill: OnKill,
     /// Signal of the last request for a soft eviction, and whether it is needed still.
     pub soft_request: Option<(Signal, Arc<AtomicBool>)>,
+    /// Its candidates.
+    pub soft_candidates: Vec<Arc<PodEntry>>,
     /// Evictions so far, for their numbers.
     pub evictions: u64,
     look_again: RearmBackoff,
@@ -134,6 +136,7 @@ impl ManagerLoop {
             mitigation: MitigationState::new(mitigation),
             on_kill,
             soft_request: None,
+            soft_candidates: Vec::new(),
             evictions: 0,
             look_again: RearmBackoff::default(),
         }
@@ -215,8 +218,14 @@ impl ManagerLoop {
         chosen: &str,
         gone: Option<(EvictionDecision, Departure)>,
     ) {
+        let mut candidates = std::mem::take(&mut self.soft_candidates).into_iter();
+        // Its cgroup may be gone by now, and the pod with it: its eviction counts all the same.
+        let mut known = |uid: &str| {
+            let listed = self.node.pods.entry(uid).cloned();
+            listed.or_else(|| candidates.find(|entry| entry.pod.uid == uid))
+        };
         if let Some((gone, departure)) = &gone
-            && let Some(entry) = self.node.pods.entry(&gone.uid).cloned()
+            && let Some(entry) = known(&gone.uid)
         {
             // One that was killed meanwhile is charged already.
             if !self.node.known_kills.awaits_end(&gone.uid) {

@@ -98,12 +98,13 @@ impl PauseState {
 
     /// Sets whether `source` pauses; the fast path sees it at once.
     pub fn set(&self, source: PauseSource, paused: bool) {
+        // Two sources that change at once: the limiter has what holds after both.
+        let mut waiting = self.waiting();
         if self.set[source as usize].swap(paused, Ordering::Relaxed) == paused {
             return;
         }
         let still = self.is_paused();
         self.limiter.pause(still);
-        let mut waiting = self.waiting();
         if waiting.0.len() == WAITING {
             waiting.0.pop_front();
             waiting.1 += 1;

@@ -234,7 +234,8 @@ impl ManagerLoop {
             })
         };
         let alternatives = self.planner.alternatives(node, &eviction);
-        let candidates = alternatives.into_iter().filter_map(choice).collect();
+        let candidates: Vec<_> = alternatives.into_iter().filter_map(choice).collect();
+        self.soft_candidates = candidates.iter().map(|c| Arc::clone(&c.pod)).collect();
         self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
         let is_needed = Arc::new(AtomicBool::new(true));
