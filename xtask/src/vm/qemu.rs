@@ -94,7 +94,7 @@ impl Machine<'_> {
         };
         // The guests give way to what is measured on this machine at the same time.
         let mut qemu = Command::new("nice");
-        qemu.args(["-n", "10", QEMU]);
+        qemu.args(["-n", "5", QEMU]);
         // A guest whose test run was killed would keep a CPU busy for ever.
         // SAFETY: between fork and exec only a system call is made.
         unsafe { qemu.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
