@@ -558,7 +558,7 @@ impl EventSender {
     }
 
     async fn send(&mut self, eviction: &EvictionRecord) -> Result<(), ApiError> {
-        // Where its name is not known the node's Event has to do.
+        // Where its name is not known the node's Event has to do, if there is one.
         if !eviction.namespace.is_empty() {
             let event = eviction.into();
             self.events.about_pod(&self.client, &event).await?;

@@ -104,6 +104,8 @@ enum Deleted {
 /// How long budgets have protected all candidates of a signal without a break.
 struct ProtectedByBudgets {
     since: Instant,
+    /// Last moment to which `since` is right.
+    known: Instant,
     /// Last request for this signal: after [`RELIEVED`] without one the time begins anew.
     last_request: Instant,
 }
@@ -431,9 +433,9 @@ impl SoftEvictor {
                     let now = Instant::now();
                     if !matches!(outcome, SoftOutcome::ProtectedByBudgets { .. }) {
                         // Whether budgets protect them is not known of this time.
-                        protected.since += took + now.duration_since(protected.last_request);
+                        protected.since += now.duration_since(protected.known);
                     }
-                    protected.last_request = now;
+                    (protected.known, protected.last_request) = (now, now);
                 }
             }
         }
@@ -493,6 +495,7 @@ impl SoftEvictor {
         let now = Instant::now();
         let new = ProtectedByBudgets {
             since: now,
+            known: now,
             last_request: now,
         };
         let since = self.protected.entry(request.signal).or_insert(new).since;

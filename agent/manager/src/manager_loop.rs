@@ -218,22 +218,24 @@ impl ManagerLoop {
         chosen: &str,
         gone: Option<(EvictionDecision, Departure)>,
     ) {
-        let mut candidates = std::mem::take(&mut self.soft_candidates).into_iter();
-        // Its cgroup may be gone by now, and the pod with it: its eviction counts all the same.
-        let mut known = |uid: &str| {
-            let listed = self.node.pods.entry(uid).cloned();
-            listed.or_else(|| candidates.find(|entry| entry.pod.uid == uid))
-        };
-        if let Some((gone, departure)) = &gone
-            && let Some(entry) = known(&gone.uid)
-        {
+        let candidates = std::mem::take(&mut self.soft_candidates);
+        if let Some((gone, departure)) = &gone {
+            let listed = self.node.pods.entry(&gone.uid);
+            // Its cgroup may be gone by now, and the pod with it: its eviction counts all the same.
+            let left = candidates.iter().find(|entry| entry.pod.uid == gone.uid);
             // One that was killed meanwhile is charged already.
-            if !self.node.known_kills.awaits_end(&gone.uid) {
-                self.charge_request(&entry, *departure);
+            let is_charged = match listed {
+                Some(_) => self.node.known_kills.awaits_end(&gone.uid),
+                None => left.is_some_and(|entry| entry.eviction_state.is_evicted()),
+            };
+            if let Some(entry) = listed.or(left).cloned() {
+                if !is_charged {
+                    self.charge_request(&entry, *departure);
+                }
+                self.node.known_kills.note(&entry);
+                // It may be another one than the one that was chosen: a budget protected that.
+                self.unthrottle(vec![entry]);
             }
-            self.node.known_kills.note(&entry);
-            // It may be another one than the one that was chosen: a budget protected that.
-            self.unthrottle(vec![entry]);
         }
         // What its end will bring is of what is there now.
         let now = signed(monotonic_ns());

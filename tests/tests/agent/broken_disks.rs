@@ -69,18 +69,22 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
 
     // A disk that comes later is watched from then on.
     let address = listen(&mut files.config, "metricsAddress");
+    files.config["evictionHard"]["imagefs.available"] = json!("1%");
     let agent = files.start(&[]);
+    let stuck = "evictd_filesystem_stuck{filesystem=\"imagefs\"}";
     let is_shown = |signal: &str| {
         let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
         value(&address, &series).is_some()
     };
     assert!(until(SOON, || is_shown("memory.available")));
     assert!(!is_shown("imagefs.available"));
+    assert!(until(SOON, || value(&address, stuck) == Some(1)));
     let disk = or_skip!(Disk::new("ext4", 16, 1024));
     std::os::unix::fs::symlink(disk.path(), &missing).unwrap();
     for signal in ["imagefs.available", "nodefs.inodesFree"] {
         assert!(until(SOON, || is_shown(signal)));
     }
+    assert!(until(SOON, || value(&address, stuck) == Some(0)));
     // What an agent says reaches the test a moment later.
     assert!(agent.says("disks are watched now"));
 }

@@ -235,7 +235,9 @@ impl ManagerLoop {
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates: Vec<_> = alternatives.into_iter().filter_map(choice).collect();
-        self.soft_candidates = candidates.iter().map(|c| Arc::clone(&c.pod)).collect();
+        if !self.shadow.on {
+            self.soft_candidates = candidates.iter().map(|c| Arc::clone(&c.pod)).collect();
+        }
         self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
         let is_needed = Arc::new(AtomicBool::new(true));
@@ -254,6 +256,7 @@ impl ManagerLoop {
         }
         if !self.reporter.emit(ManagerEvent::Soft(Box::new(request))) {
             // No answer comes; the next look asks again.
+            self.soft_candidates.clear();
             let node = self.node.snapshot(seen);
             self.planner
                 .soft_eviction_finished(signed(monotonic_ns()), node, &chosen, None);

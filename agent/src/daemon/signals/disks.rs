@@ -149,7 +149,7 @@ impl DiskRetry {
                 return None;
             }
             self.attempt = None;
-            let found = answer.unwrap_or_else(|error| Err(error.to_string()));
+            let found = answer.unwrap_or_else(|_| Err("no thread can look at them".to_owned()));
             if let Err(error) = &found
                 && self.last_error.replace(error.clone()).as_ref() != Some(error)
             {
