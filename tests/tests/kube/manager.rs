@@ -225,11 +225,14 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     make_files(&disk.path(), 1000);
     let address = listen(&mut member.config, "metricsAddress");
     let _agent = member.start().unwrap();
+    let started = Instant::now();
     assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
     // What is not known of a pod is not waited for.
     all_are_walked(&address);
     // The next looks take it over.
     std::thread::sleep(Duration::from_secs(2));
+    let is_late = started.elapsed() > Duration::from_secs(12);
+    skip_if!(is_late.then_some("the wait for the kubelet is over by now: this machine is busy"));
     drop(theirs);
     {
         let mut state = member.server.state();

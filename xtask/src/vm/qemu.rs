@@ -92,9 +92,7 @@ impl Machine<'_> {
         } else {
             accel
         };
-        // The guests give way to what is measured on this machine at the same time.
-        let mut qemu = Command::new("nice");
-        qemu.args(["-n", "5", QEMU]);
+        let mut qemu = Command::new(QEMU);
         // A guest whose test run was killed would keep a CPU busy for ever.
         // SAFETY: between fork and exec only a system call is made.
         unsafe { qemu.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
