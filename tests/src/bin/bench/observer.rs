@@ -123,7 +123,7 @@ impl Watch {
         let is_past = look.usage >= limit;
         while let Some(trip) = self.trigger.next_crossing() {
             if self.exact {
-                self.cross(trip.time_ns, trip.limit * page_size());
+                self.cross(trip.time_ns, trip.limit.saturating_mul(page_size()));
                 // To be set anew as soon as the usage is below it.
                 self.limit = 0;
             }
