@@ -280,19 +280,19 @@ impl Growth {
 
     /// The growth over each window, as of the latest amount; windows without a growth of at least `noise` are left out.
     pub fn windows(&self, noise: u64) -> impl Iterator<Item = Grown> {
-        let seen = self
-            .windows
-            .iter()
-            .filter_map(|window| self.grown_over(window));
-        seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
+        let is_seen = move |grown: &Grown| grown.elapsed > 0 && grown.amount >= noise.max(1);
+        self.all_windows().filter(is_seen)
     }
 
-    fn grown_over(&self, window: &Window) -> Option<Grown> {
-        let (begin, latest) = (window.begin?, self.latest?);
-        Some(Grown {
-            amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
-            elapsed: latest.time.saturating_sub(begin.time),
-            deferred: latest.deferred.saturating_sub(begin.deferred),
+    /// The growth over each window that has begun, be it none; the shortest window first.
+    fn all_windows(&self) -> impl Iterator<Item = Grown> {
+        self.windows.iter().filter_map(|window| {
+            let (begin, latest) = (window.begin?, self.latest?);
+            Some(Grown {
+                amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
+                elapsed: latest.time.saturating_sub(begin.time),
+                deferred: latest.deferred.saturating_sub(begin.deferred),
+            })
         })
     }
 
@@ -306,8 +306,8 @@ impl Growth {
     /// at least `shortest` nanoseconds, or over the longest one where the amount is not known for so long. What comes and
     /// goes within a second is no growth. Per second, and 0 where there is none.
     pub fn fastest_beyond(&self, shortest: u64, noise: u64) -> u64 {
-        let known = self.windows.iter().filter_map(|w| self.grown_over(w));
-        let known = known.map(|grown| grown.elapsed).max().unwrap_or(0);
+        let known = self.all_windows().map(|grown| grown.elapsed);
+        let known = known.max().unwrap_or(0);
         let latest = self.latest.unwrap_or_default();
         let beyond = |grown: Grown| {
             let begin = latest.time - grown.elapsed;
@@ -358,8 +358,7 @@ impl Growth {
     /// The growth over the shortest window of at least so many nanoseconds, be it none; `None` where nothing was seen for
     /// so long.
     pub fn lately(&self, shortest: u64) -> Option<Grown> {
-        let mut seen = self.windows.iter().filter_map(|w| self.grown_over(w));
-        seen.find(|grown| grown.elapsed >= shortest)
+        self.all_windows().find(|grown| grown.elapsed >= shortest)
     }
 
     /// The growth over the shortest window of at least so many nanoseconds in which there was any, however small, or over
@@ -432,11 +431,8 @@ impl Growth {
     /// in steps.
     fn has_ended(&self, grown: Grown) -> bool {
         let pause = PAUSE_NS.max(grown.elapsed / PAUSE_PART);
-        let mut shorter = self
-            .windows
-            .iter()
-            .filter_map(|window| self.grown_over(window));
-        let last_part = shorter.find(|part| (pause..grown.elapsed).contains(&part.elapsed));
+        let mut parts = self.all_windows();
+        let last_part = parts.find(|part| (pause..grown.elapsed).contains(&part.elapsed));
         last_part.is_some_and(|part| part.per_second() < grown.per_second() / PAUSE_PART)
             && !self.comes_in_steps(grown)
     }

@@ -298,13 +298,11 @@ impl Planner {
             if is_one_requested && !threshold.is_hard() {
                 continue;
             }
-            if self.waits_for_room(now, node, threshold) {
-                continue;
-            }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if !node.bounds.allows_paced_for(threshold.signal.resource()) => None,
                 Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
+                Mode::Evictd if self.waits_for_room(now, node, threshold) => continue,
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else {
@@ -351,7 +349,7 @@ impl Planner {
         let thresholds = [true, threshold.is_hard()].into_iter();
         let mut thresholds =
             thresholds.filter_map(|is_hard| self.pressure.threshold(bytes, is_hard, room.capacity));
-        self.settings.mode == Mode::Evictd && wants_room && thresholds.any(brings_room)
+        wants_room && thresholds.any(brings_room)
     }
 
     /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end

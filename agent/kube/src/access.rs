@@ -1,4 +1,5 @@
-//! Whether the agent may do what it is for: asked once, at the start or as soon as the server answers, and every missing right is named.
+//! Whether the agent may do what it is for: asked once, at the start or as soon as the server answers, and every missing
+//! right is named.
 
 use std::time::Duration;
 

@@ -355,10 +355,13 @@ impl DiskScanner {
 
     /// Whether what a walk has found, with the runtime's numbers, is too uncertain.
     fn needs_close_walk(&self, scan: &PodWalk, found: &DiskUse) -> bool {
+        let Some(least) = scan.uncertain_above(monotonic_ns()) else {
+            return false;
+        };
         let answer = Arc::clone(&self.lock().answer);
         let mut found = found.clone();
         found.fill(&answer);
-        scan.needs_close_walk(&found, monotonic_ns())
+        found.usage.bytes_of_files() > least
     }
 
     /// Whether a walk of a pod has come to its end, and has looked at all.

@@ -85,13 +85,13 @@ impl PodWalk {
         }
     }
 
-    /// Whether what it has found by `now` is too uncertain to evict the pod for a limit of its own.
-    pub fn needs_close_walk(&self, found: &DiskUse, now: u64) -> bool {
+    /// What it has found by `now` is too uncertain above this many bytes: the pod would be evicted for a limit of its own.
+    /// `None` where it is certain.
+    pub fn uncertain_above(&self, now: u64) -> Option<u64> {
         let took = now.saturating_sub(self.found.began);
-        let least = self.target.least_limit.unwrap_or(u64::MAX);
-        !self.is_close
-            && took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
-            && found.usage.bytes_of_files() > least
+        let has_rested = took.saturating_sub(nanos(self.worked)) > nanos(RESTED);
+        let is_uncertain = !self.is_close && has_rested;
+        self.target.least_limit.filter(|_| is_uncertain)
     }
 
     /// Whether it does not rest.
@@ -244,10 +244,12 @@ mod tests {
             while !walk.step(&mounts) {}
             walk.worked = Duration::from_secs(9);
             let now = walk.began() + nanos(walk.worked) + rested * SECOND;
-            let found = walk.finish(None);
+            let found = walk.finish(None).usage.bytes_of_files();
+            let is_too_much =
+                |walk: &PodWalk| walk.uncertain_above(now).is_some_and(|least| found > least);
             let close = walk.begin_closely(&mounts, None);
-            assert!(close.goes_first() && !close.needs_close_walk(&found, now));
-            walk.needs_close_walk(&found, now)
+            assert!(close.goes_first() && !is_too_much(&close));
+            is_too_much(&walk)
         };
         assert!(needs(Some(1000), 11));
         assert!(!needs(Some(1000), 9), "it is as du sees it");
