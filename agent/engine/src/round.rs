@@ -159,8 +159,9 @@ impl Round {
         }
         // The pods that grow can wait for the first signal, if others may go.
         let for_growers = self.urgency.is_urgent() && self.pace_inputs.is_for_growers();
-        let has_evicted = for_growers || pods.has_evicted_lately() || pods.is_beyond_rate();
-        if has_evicted {
+        let by_order = goes_by_order_alone(pods.has_evicted_lately(), pods.allowed());
+        let needs_growers = for_growers || !by_order || pods.is_beyond_rate();
+        if needs_growers {
             pods.watch_growers();
         }
         let outcome = match self.urgency {
@@ -177,7 +178,7 @@ impl Round {
             }
             Urgency::Paced { .. } => self.evict_one(pods),
         };
-        if !has_evicted {
+        if !needs_growers {
             pods.watch_growers();
         }
         outcome
@@ -266,8 +267,7 @@ impl Round {
                 let growers_only = for_growers || kind == EvictionKind::Grower;
                 if passed_over && next == NextVictim::WithProcesses && !growers_only {
                     (passed_over, by_order) = (false, true);
-                    let candidates = pods.candidates().candidates.iter_mut();
-                    candidates.for_each(Candidate::take_back);
+                    take_back(pods);
                     continue;
                 }
                 if growers_only && left == self.most {
@@ -307,8 +307,14 @@ impl Round {
                     let grew = pods.candidates().grew.get(victim).copied();
                     relief.add(grew.unwrap_or(0), gives);
                 }
-                Attempt::Refused => left -= 1,
-                Attempt::Nothing => {}
+                outcome => {
+                    left -= usize::from(outcome == Attempt::Refused);
+                    // Those that were passed over for it may go by the order.
+                    if passed_over && !for_growers && kind != EvictionKind::Grower {
+                        passed_over = false;
+                        take_back(pods);
+                    }
+                }
             }
         }
         Outcome::Done
@@ -332,6 +338,12 @@ impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
         select(self.candidates, rules, among, exact)
     }
+}
+
+/// Candidates that were passed over may be chosen again.
+fn take_back(pods: &mut impl Pods) {
+    let candidates = pods.candidates().candidates.iter_mut();
+    candidates.for_each(Candidate::take_back);
 }
 
 /// The candidate that comes first in the order of eviction and uses something.
@@ -390,16 +402,18 @@ fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     let Candidates {
         candidates, read, ..
     } = loaded;
-    let held = |position, usage| {
+    let exact = |position, usage| {
         let reading = read(position);
-        reading.map_or(0, |reading| reading.unreclaimable().min(usage))
+        reading.map_or((usage, 0), |r| {
+            (r.working_set(), r.unreclaimable().min(usage))
+        })
     };
     let growth = UrgentGrowth {
         per_second: urgent.per_second,
         growers: &mut growers,
         allowed,
     };
-    pass_over_in_vain(candidates, rules, growth, held)
+    pass_over_in_vain(candidates, rules, growth, exact)
 }
 
 #[cfg(test)]
@@ -420,6 +434,12 @@ mod tests {
         cache: u64,
         /// What comes of an attempt.
         attempt: Attempt,
+        /// Only the pod at this position cannot be evicted.
+        unkillable: Option<(usize, Attempt)>,
+        allowed: usize,
+        has_evicted_lately: bool,
+        /// Whether the growers are known without being read for it.
+        are_growers_known: bool,
         /// So many at the end go as a last resort only.
         spared: usize,
         dying: usize,
@@ -445,6 +465,10 @@ mod tests {
                 pods: pods.to_vec(),
                 cache: 0,
                 attempt: Attempt::Signalled(Pending::default()),
+                unkillable: None,
+                allowed: usize::MAX,
+                has_evicted_lately: true,
+                are_growers_known: true,
                 spared: 0,
                 dying: 0,
                 is_beyond_rate: false,
@@ -499,7 +523,7 @@ mod tests {
         }
 
         fn allowed(&self) -> usize {
-            usize::MAX
+            self.allowed
         }
 
         fn is_beyond_rate(&self) -> bool {
@@ -507,14 +531,17 @@ mod tests {
         }
 
         fn has_evicted_lately(&self) -> bool {
-            true
+            self.has_evicted_lately
         }
 
-        fn watch_growers(&mut self) {}
+        fn watch_growers(&mut self) {
+            self.are_growers_known = true;
+        }
 
         fn growers(&self, _: u64) -> [(u64, usize); WATCHED] {
             let mut growers = [(0, usize::MAX); WATCHED];
-            for (at, (mib, position)) in growers.iter_mut().zip(&self.growers) {
+            let known = self.growers.iter().filter(|_| self.are_growers_known);
+            for (at, (mib, position)) in growers.iter_mut().zip(known) {
                 *at = (mib * MIB, *position);
             }
             growers
@@ -537,7 +564,8 @@ mod tests {
         fn evict(&mut self, position: usize, choice: Choice) -> Attempt {
             self.chosen.push(position);
             self.resorts.push(choice.resort);
-            self.attempt
+            let unkillable = self.unkillable.filter(|(at, _)| *at == position);
+            unkillable.map_or(self.attempt, |(_, attempt)| attempt)
         }
     }
 
@@ -662,6 +690,57 @@ mod tests {
             };
             assert_eq!(round.run(&mut listed), Outcome::Done);
             assert_eq!(listed.chosen.len(), attempts);
+        }
+    }
+
+    /// Three pods before a grower of a higher priority, and one of a still higher one behind it.
+    fn around_a_grower() -> Listed {
+        let mut listed = Listed {
+            growers: vec![(1000, 3)],
+            ..Listed::new(&[(0, 10), (0, 9), (0, 8), (0, 500), (0, 400)])
+        };
+        listed.candidates[3].inputs.priority = 100;
+        listed.candidates[4].inputs.priority = 1000;
+        listed
+    }
+
+    fn urgent_growth(most: usize) -> Round {
+        Round {
+            urgency: Urgency::Urgent {
+                exhausted_in: 0,
+                growth: 1000 * MIB,
+            },
+            most,
+            ..too_late()
+        }
+    }
+
+    /// Those that were passed over for it go then, and not a pod that comes after it in the order.
+    #[test]
+    fn where_the_grower_cannot_be_evicted_the_order_decides() {
+        for attempt in [Attempt::Refused, Attempt::Nothing] {
+            let mut listed = Listed {
+                unkillable: Some((3, attempt)),
+                ..around_a_grower()
+            };
+            urgent_growth(2).run(&mut listed);
+            assert_eq!(listed.chosen[..2], [3, 0], "{attempt:?}");
+        }
+    }
+
+    /// They are read for it, although no pod went lately.
+    // R38
+    #[test]
+    fn the_last_eviction_of_a_rate_is_a_growers() {
+        for (allowed, first) in [(1, 3), (2, 0)] {
+            let mut listed = Listed {
+                allowed,
+                has_evicted_lately: false,
+                are_growers_known: false,
+                ..around_a_grower()
+            };
+            urgent_growth(1).run(&mut listed);
+            assert_eq!(listed.chosen, [first], "{allowed} left");
         }
     }
 

@@ -121,12 +121,13 @@ pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, allowed: usize) -> b
 /// free within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as
 /// the node's rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
 ///
-/// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
+/// `read` tells the exact usage of the candidate at a position, of which the one that it has is an upper bound, and what
+/// only its end gives back.
 pub(crate) fn pass_over_in_vain(
     candidates: &mut [Candidate],
     rules: SelectionCriteria,
     growth: UrgentGrowth<'_>,
-    mut held: impl FnMut(usize, u64) -> u64,
+    mut read: impl FnMut(usize, u64) -> (u64, u64),
 ) -> bool {
     let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
     let main = main_growers(candidates, rules, growth.per_second, growth.growers);
@@ -141,35 +142,37 @@ pub(crate) fn pass_over_in_vain(
         is_eligible(candidate) && rules.place(position, candidate) < first
     };
     let beside = growth.allowed.saturating_sub(main.len());
-    let (mut count, mut at_most, mut amount) =
-        (0, SumOfLargest::new(beside), SumOfLargest::new(beside));
+    let (mut at_most, mut amount) = (SumOfLargest::new(beside), SumOfLargest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
         if is_before(position, candidate) {
-            count += 1;
             at_most.add(candidate.usage);
         }
     }
-    if count == 0 {
-        return false;
-    }
-    // Upper bounds may be page cache, which the kernel could take at any time.
-    for (position, candidate) in candidates.iter().enumerate() {
+    // Upper bounds may be page cache: by its exact usage a pod may rank behind the growers, and what counts of it the kernel
+    // could take at any time.
+    for (position, candidate) in candidates.iter_mut().enumerate() {
         if at_most.sum < needed || amount.sum >= needed {
             break;
         }
         if is_before(position, candidate) {
-            amount.add(held(position, candidate.usage));
+            let (usage, held) = read(position, candidate.usage);
+            (candidate.usage, candidate.is_exact) = (usage, true);
+            if is_before(position, candidate) {
+                amount.add(held);
+            }
         }
     }
     if amount.sum >= needed {
         return false;
     }
+    let mut any = false;
     for (position, candidate) in candidates.iter_mut().enumerate() {
         if is_before(position, candidate) {
             candidate.state = CandidateState::PassedOver;
+            any = true;
         }
     }
-    true
+    any
 }
 
 /// The sum of the largest amounts, of so many at most.

@@ -268,7 +268,7 @@ impl Planner {
                     pass_over_all_but_growers(&mut candidates, rules, growth)
                 }
                 Excluded::InVain => {
-                    pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage)
+                    pass_over_in_vain(&mut candidates, rules, growth, |_, usage| (usage, usage))
                 }
             };
         }

@@ -274,7 +274,7 @@ fn next_allowed(
         growers: &mut growers,
         allowed,
     };
-    let spared = pass_over_in_vain(candidates, RULES, growth, |_, usage| usage);
+    let spared = pass_over_in_vain(candidates, RULES, growth, |_, usage| (usage, usage));
     (spared, first(candidates, RULES))
 }
 
@@ -332,12 +332,34 @@ fn several_pods_may_make_most_of_a_growth() {
     assert_eq!((spared, first), (false, Some(0)));
 }
 
+/// Its counter puts it above its request, in front of the grower; without page cache it is within it.
+#[test]
+fn a_pod_that_ranks_behind_by_its_exact_usage_carries_no_growth() {
+    let mut candidates = before_a_grower(5, 256);
+    let database = Candidate {
+        is_exact: false,
+        ..candidate(0, 4096 << 20, 5300 << 20)
+    };
+    candidates.push(database);
+    let exact = |position: usize, usage: u64| match position {
+        61 => (2700 << 20, 2500 << 20),
+        _ => (usage, usage),
+    };
+    let growth = UrgentGrowth {
+        per_second: 200 << 20,
+        growers: &mut [(200 << 20, 60)],
+        allowed: usize::MAX,
+    };
+    assert!(pass_over_in_vain(&mut candidates, RULES, growth, exact));
+    assert_eq!(first(&mut candidates, RULES), Some(60));
+}
+
 #[test]
 fn page_cache_carries_no_growth() {
     let mut candidates = before_a_grower(50, 256);
     let held = |position: usize, usage: u64| match position {
-        0..30 => usage / 50,
-        _ => usage,
+        0..30 => (usage, usage / 50),
+        _ => (usage, usage),
     };
     // 3,000 MiB at most, of which 1,530 are held: less than 2,000.
     let growth = UrgentGrowth {
