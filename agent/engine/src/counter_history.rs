@@ -1,9 +1,6 @@
 //! What the usage counters of all pods showed at earlier looks: by how much each pod grows, and since when one has not.
 
-use crate::{
-    growth::scaled,
-    units::{MS, SECOND},
-};
+use crate::units::{MS, SECOND, scaled};
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = MS;
@@ -76,7 +73,7 @@ impl CounterHistory {
             older.bytes.copy_from_slice(&latest.bytes);
         }
         for ((usage, before), grew) in usages.zip(&mut latest.bytes).zip(&mut self.grew) {
-            *grew = scaled(usage.saturating_sub(*before), elapsed);
+            *grew = scaled(usage.saturating_sub(*before), SECOND, elapsed);
             *before = usage;
         }
         latest.at = now;

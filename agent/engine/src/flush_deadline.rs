@@ -1,6 +1,6 @@
 //! When a cgroup's statistics are flushed for a look.
 
-use crate::sampling::sample_interval;
+use crate::{accounting::MemorySample, sampling::sample_interval};
 
 /// Amounts by which a flush of statistics is decided, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,22 @@ pub struct FlushInputs {
     pub left: u64,
     /// The fastest growth, per second.
     pub growth: u64,
+}
+
+impl FlushInputs {
+    /// What the last sample of a cgroup with this capacity tells, for the fastest growth.
+    pub fn of(last: &MemorySample, capacity: u64, growth: u64) -> Self {
+        let shortage = &last.shortage;
+        Self {
+            free: capacity.saturating_sub(last.usage),
+            threshold: shortage.threshold,
+            left: shortage
+                .headroom
+                .immediate
+                .saturating_sub(shortage.threshold),
+            growth,
+        }
+    }
 }
 
 /// When the kernel is made to flush a cgroup's statistics for a look: page cache that they still show may have become

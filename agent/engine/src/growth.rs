@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     rises::{PAUSE_NS, Rises},
-    units::{SECOND, is_zero},
+    units::{SECOND, is_zero, scaled},
 };
 
 /// Windows: the shortest one, and each of the others twice as long as the one before.
@@ -385,9 +385,8 @@ impl Growth {
         let Some(before) = before.max_by_key(|sample| sample.time) else {
             return after.amount;
         };
-        let grown = u128::from(after.amount.saturating_sub(before.amount));
-        let left = u128::from(after.time - time) * grown / u128::from(after.time - before.time);
-        after.amount - u64::try_from(left).unwrap_or(0)
+        let grown = after.amount.saturating_sub(before.amount);
+        after.amount - scaled(grown, after.time - time, after.time - before.time)
     }
 
     /// The highest amount since a time, and the latest.
@@ -446,34 +445,27 @@ impl Growth {
 impl Grown {
     /// Bytes, or whatever the unit is, in a second.
     pub fn per_second(self) -> u64 {
-        scaled(self.amount, self.elapsed)
+        scaled(self.amount, SECOND, self.elapsed)
     }
 
     /// The nanoseconds in which a growth that goes on for ever uses up the headroom.
     fn exhausts(self, headroom: Headroom) -> u64 {
         let speed = self.per_second().max(1);
-        let in_all = scaled(headroom.total(), speed);
+        let in_all = scaled(headroom.total(), SECOND, speed);
         let faster = speed.saturating_sub(headroom.deferred_per_second);
         if faster == 0 {
             return in_all;
         }
         // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page
         // cache take from the same headroom.
-        let faster = faster.saturating_add(scaled(self.deferred, self.elapsed));
-        in_all.min(scaled(headroom.in_time(), faster))
+        let faster = faster.saturating_add(scaled(self.deferred, SECOND, self.elapsed));
+        in_all.min(scaled(headroom.in_time(), SECOND, faster))
     }
 }
 
 /// Computes what a growth per second makes in some nanoseconds.
 pub fn grown_in(per_second: u64, nanos: u64) -> u64 {
-    let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
-    u64::try_from(grown).unwrap_or(u64::MAX)
-}
-
-/// `amount * 10^9 / over`, at most the largest number there is.
-pub(crate) fn scaled(amount: u64, over: u64) -> u64 {
-    let exact = u128::from(amount) * u128::from(SECOND) / u128::from(over.max(1));
-    u64::try_from(exact).unwrap_or(u64::MAX)
+    scaled(per_second, nanos, SECOND)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{
     kubelet_times::MONITORING_INTERVAL_NS,
     pending::Pending,
     shortage::{LimitedGrowth, SLOW_RETURN_NS, STATISTICS_ERROR, Shortage, URGENT_WITHIN_NS},
-    units::{MS, SECOND, leave_out},
+    units::{MS, SECOND, leave_out, scaled},
 };
 
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
@@ -300,8 +300,7 @@ impl Pace {
         } = seen.limited_growth;
         // What is used by then, that of others included.
         let is_bounded = |part: u64, all: u64| {
-            let scaled = u128::from(left) * u128::from(all) / u128::from(part.max(1));
-            let used = u64::try_from(scaled).unwrap_or(u64::MAX).max(left);
+            let used = scaled(left, all, part).max(left);
             part > 0
                 && part.saturating_add(part / 3) >= all
                 && used.saturating_add(STATISTICS_ERROR) <= seen.headroom.immediate

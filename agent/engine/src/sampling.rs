@@ -1,6 +1,7 @@
 //! Deadline sampling: when to look again.
 
 mod nearness;
+pub mod pod_readings;
 
 use std::time::Duration;
 

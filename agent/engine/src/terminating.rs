@@ -5,7 +5,7 @@ use super::{
     kubelet_times::POD_CLEANUP_NS,
     pending::{Pending, earliest},
 };
-use crate::units::{MS, SECOND, leave_out};
+use crate::units::{MS, SECOND, leave_out, scaled};
 
 /// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;
@@ -229,10 +229,8 @@ impl Terminating {
     /// When the first part of what its processes hold is due: it comes bit by bit.
     fn due(&self) -> u64 {
         let first = self.expected.min(FIRST);
-        let teardown = u128::from(first) * u128::from(SECOND) / u128::from(TEARDOWN);
-        let teardown = u64::try_from(teardown).unwrap_or(u64::MAX);
         let exit = self.known_since.saturating_add(EXIT_NS);
-        exit.saturating_add(teardown)
+        exit.saturating_add(scaled(first, SECOND, TEARDOWN))
     }
 
     /// For how many nanoseconds something of it should have come that has not.

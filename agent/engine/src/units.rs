@@ -17,6 +17,12 @@ pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// `amount * by / over`, at most the largest number there is.
+pub fn scaled(amount: u64, by: u64, over: u64) -> u64 {
+    let exact = u128::from(amount) * u128::from(by) / u128::from(over.max(1));
+    u64::try_from(exact).unwrap_or(u64::MAX)
+}
+
 /// Moves the start of a time by so many nanoseconds until `now` that do not count, at most to `now`.
 pub(crate) fn leave_out(since: &mut u64, late: u64, now: u64) {
     *since = since.saturating_add(late).min(now).max(*since);

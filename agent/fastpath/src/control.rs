@@ -43,6 +43,8 @@ pub struct FastPathControl {
     /// Kills by the manager and the kubelet: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which of them.
     killed: ArrayQueue<(Arc<PodEntry>, u64, KilledBy)>,
     kills_dropped: AtomicU64,
+    /// Pods that the fast path follows no longer. To free one takes the allocator's lock and closes files: main does.
+    left: ArrayQueue<Arc<PodEntry>>,
     /// Bytes of pods' page cache that `memory.min` protects.
     protected: AtomicU64,
     stop: AtomicBool,
@@ -71,6 +73,7 @@ impl FastPathControl {
             settings: SwapSlot::default(),
             killed: ArrayQueue::new(KILLS),
             kills_dropped: AtomicU64::new(0),
+            left: ArrayQueue::new(KILLS),
             protected: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }))
@@ -82,10 +85,16 @@ impl FastPathControl {
         self.wakeup.notify();
     }
 
-    /// Frees the tables that the fast path has retired: of pods that are gone they hold files open. For the thread that
-    /// sends.
+    /// Frees the tables and pods that the fast path has retired: of pods that are gone they hold files open. For the thread
+    /// that sends.
     pub fn free_retired(&self) {
         self.table.free_used();
+        while self.left.pop().is_some() {}
+    }
+
+    /// Leaves a pod to be freed by main; where it does not come for as many, here.
+    pub(super) fn leave(&self, pod: Arc<PodEntry>) {
+        drop(self.left.push(pod));
     }
 
     /// Hands over the pods' cgroup: it is new, another one, or of another size.

@@ -156,11 +156,11 @@ impl Victim {
     }
 }
 
-/// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim
-/// takes from a victim is nothing that its end gives back.
+/// What a pod holds that the kernel cannot take, huge pages included, `None` once its cgroup was removed; in bytes. Page
+/// cache that reclaim takes from a victim is nothing that its end gives back.
 fn left(pod: &PodEntry) -> Option<u64> {
-    let reading = pod.memory.read().ok();
-    reading.as_ref().map(MemoryReading::unreclaimable)
+    let reading = pod.memory.read().ok()?;
+    Some(reading.with_huge_pages().unreclaimable())
 }
 
 /// A pod's working set, `None` once its cgroup was removed, and the part of it that outlives its processes; in bytes.
@@ -256,7 +256,8 @@ impl InFlight {
     pub fn memory(&self, scope: &Scope, now: u64) -> VictimMemory {
         let mut memory = VictimMemory::default();
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
-            let held = left(&victim.pod);
+            let reading = scope.read_pod(&victim.pod).ok();
+            let held = reading.as_ref().map(MemoryReading::unreclaimable);
             if victim.eviction.shadow {
                 // Its page cache is headroom already.
                 let held = held.unwrap_or(0);
@@ -271,10 +272,13 @@ impl InFlight {
         memory
     }
 
-    /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again. Whether there was one.
-    pub fn forget_shadow_victims(&mut self) -> bool {
+    /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again, and is handed to `leave`.
+    /// Whether there was one.
+    pub fn forget_shadow_victims(&mut self, leave: impl Fn(Arc<PodEntry>)) -> bool {
         let before = self.victims.len();
-        self.victims.retain(|v| !v.eviction.shadow);
+        while let Some(at) = self.victims.iter().position(|v| v.eviction.shadow) {
+            leave(self.victims.swap_remove(at).pod);
+        }
         self.victims.len() < before
     }
 

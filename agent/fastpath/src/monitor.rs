@@ -291,7 +291,11 @@ impl MemoryMonitor {
 
     /// Pods that shadow mode has chosen are candidates again.
     fn forget_shadow_victims(&mut self) {
-        if self.in_flight.forget_shadow_victims() {
+        let control = &self.control;
+        if self
+            .in_flight
+            .forget_shadow_victims(|pod| control.leave(pod))
+        {
             let limiter = &self.limiter;
             limiter.forget_shadow_victims(ShadowChooser::FastPath);
         }
@@ -361,7 +365,7 @@ impl MemoryMonitor {
     }
 
     fn finish_victims(&mut self, now: u64) {
-        let (events, scopes) = (&self.events, &self.scopes);
+        let (events, scopes, control) = (&self.events, &self.scopes, &self.control);
         let at = |scope: usize| {
             scopes
                 .get(scope)
@@ -383,6 +387,7 @@ impl MemoryMonitor {
                     counted
                         .filter(|(_, watched)| watched.scope.holds(&pod))
                         .for_each(|(held, _)| *held = held.saturating_add(bytes));
+                    control.leave(pod);
                     return;
                 }
             });

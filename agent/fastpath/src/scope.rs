@@ -210,22 +210,8 @@ impl WatchedScope {
     /// Whether the counter alone does not tell that memory is short, and the fastest growth could have used up what the
     /// statistics said was left at the last flush: page cache that they still show may have become something else.
     fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
-        let Shortage {
-            threshold,
-            headroom,
-            ..
-        } = self.sample.shortage;
-        if !self.scope.is_limited() {
-            return false;
-        }
-        let free = self.scope.capacity().saturating_sub(self.sample.usage);
-        let inputs = FlushInputs {
-            free,
-            threshold,
-            left: headroom.immediate.saturating_sub(threshold),
-            growth: fastest_growth,
-        };
-        self.flush.is_due(now, inputs)
+        let inputs = FlushInputs::of(&self.sample, self.scope.capacity(), fastest_growth);
+        self.scope.is_limited() && self.flush.is_due(now, inputs)
     }
 
     /// The statistics were flushed at `now` without a sample.

@@ -496,14 +496,6 @@ impl TriggerSet for Program {
     fn next_kernel_kill(&mut self) -> Option<KernelKill> {
         self.killed.take()
     }
-
-    fn set_near(&mut self, _: bool) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn is_attached(&self) -> bool {
-        true
-    }
 }
 
 /// The agent before has written down that it evicted a pod, and its guard has killed from the pod as well. At the first

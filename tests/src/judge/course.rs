@@ -1,13 +1,11 @@
 //! An incident under a strategy, and the two strategies beside evictd's.
 
-use evictd_engine::Among;
+use evictd_engine::{
+    Among,
+    kubelet_times::{MONITORING_INTERVAL_NS, POD_CLEANUP_NS},
+};
 
 use super::world::{MS, SECOND, World};
-
-/// Interval at which the kubelet looks, in nanoseconds.
-const MONITORING_INTERVAL: u64 = 10 * SECOND;
-/// Time for which the kubelet waits for a victim's end, in nanoseconds.
-const CLEANUP: u64 = 30 * SECOND;
 
 pub struct Kill<'a> {
     /// Time of the kill, in nanoseconds.
@@ -117,12 +115,12 @@ impl<'a> Strategy<'a> for Kubelet {
         let available = available(world);
         let (threshold, resolved) = world.limits();
         self.met = available < threshold || (self.met && available < resolved);
-        self.next = world.now + MONITORING_INTERVAL;
+        self.next = world.now + MONITORING_INTERVAL_NS;
         if self.met {
             let mut candidates = world.candidates(|pod| world.is_signalled(pod));
             if let Some(pod) = world.choose(&mut candidates, Among::All) {
                 course.kill(world, pod, "met", "");
-                self.waits = Some((pod, world.now + CLEANUP));
+                self.waits = Some((pod, world.now + POD_CLEANUP_NS));
                 self.next = world.now + SECOND;
             }
         }

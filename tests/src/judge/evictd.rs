@@ -7,7 +7,7 @@ use evictd_engine::{
     },
     counter_history::CounterHistory,
     flush_deadline::{FlushDeadline, FlushInputs},
-    growers::{Growers, WATCHED, counter_jump},
+    growers::{Growers, WATCHED, WATCHED_BEFOREHAND, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
     model::usage::{MachineMemory, MemoryReading, SwapUse},
@@ -15,15 +15,14 @@ use evictd_engine::{
     pending::Pending,
     permit::{LastResort, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
-    sampling::{self, Nearness, Notification, ScopeState},
-    shortage::Shortage,
+    sampling::{self, Nearness, Notification, ScopeState, pod_readings},
     terminating::{Terminating, VictimReading, VictimState},
     units::{nanos, signed},
 };
 
 use super::{
     course::{Course, Strategy},
-    world::{Incident, MS, Reading, ScopeKind, World},
+    world::{Incident, Reading, ScopeKind, World},
 };
 use crate::{policy_fixture::BarePod, prelude::*};
 
@@ -34,11 +33,6 @@ pub const RATE: Rate = Rate {
 };
 /// The index of its quota.
 const NODE_QUOTA: u8 = 1;
-
-/// Bytes that have to move for all pods to be read anew, and how long what was read lasts otherwise, as in the fast
-/// path.
-const NAMING: u64 = 2 << 20;
-const NAMED_FOR: u64 = 1000 * MS;
 
 /// The fastest growth that one CPU makes, in bytes per second.
 const FASTEST_OF_A_CPU: u64 = 4 << 30;
@@ -229,7 +223,8 @@ impl Evictd {
 
     /// Takes over other thresholds, like `MemoryMonitor::apply_settings`.
     fn apply_limits(&mut self, limits: (u64, u64)) {
-        if self.limits.replace(limits).is_some_and(|old| old != limits) {
+        let before = self.limits.replace(limits);
+        if before.is_some_and(|(threshold, _)| threshold != limits.0) {
             self.pace.reset();
         }
     }
@@ -241,19 +236,8 @@ impl Evictd {
         if world.incident.scope == ScopeKind::Machine {
             return (reading, 0);
         }
-        let Shortage {
-            threshold,
-            headroom: room,
-            ..
-        } = self.sample.shortage;
         let (fastest, capacity) = (world.incident.fastest, world.incident.capacity);
-        let free = capacity.saturating_sub(reading.usage);
-        let inputs = FlushInputs {
-            free,
-            threshold,
-            left: room.immediate.saturating_sub(threshold),
-            growth: fastest,
-        };
+        let inputs = FlushInputs::of(&self.sample, capacity, fastest);
         if self.flush.is_due(world.now, inputs) {
             return (world.read_flushed(), 0);
         }
@@ -298,13 +282,33 @@ impl Evictd {
         self.sample.guarded_available.saturating_sub(threshold)
     }
 
-    /// Reads all pods when the node has moved, or after a second, like `MemoryMonitor::publish_when_due`.
+    /// Reads all pods when the node has moved or the last readings are old, like `MemoryMonitor::publish_when_due`.
     fn read_pods_when_due(&mut self, world: &World<'_>) {
-        let (at, available) = self.read;
-        let moved = self.sample.guarded_available.abs_diff(available);
-        if moved >= (self.distance() / 16).max(NAMING) || world.now - at >= NAMED_FOR {
+        let ((at, before), available) = (self.read, self.sample.guarded_available);
+        let is_old = pod_readings::are_old(world.now - at, self.is_near(world));
+        if is_old || pod_readings::has_moved(before, available, self.distance()) {
             self.note_usages(world);
+            self.watch_growers(world, WATCHED_BEFOREHAND);
         }
+    }
+
+    /// Reads in full so many of the pods that have grown most, like `PodReadings::watch_growers`. No pod has the number 0.
+    fn watch_growers(&mut self, world: &World<'_>, most: usize) {
+        let is_over = |pod| self.in_flight.iter().any(|victim| victim.pod == pod);
+        let grew = self.history.grew().iter().zip(0..);
+        let mut largest: Vec<_> = grew
+            .filter(|(grew, pod)| **grew > 0 && !is_over(*pod))
+            .collect();
+        largest.sort_unstable_by_key(|(grew, _)| std::cmp::Reverse(**grew));
+        for (_, pod) in largest.into_iter().take(most).rev() {
+            let number = pod as u64 + 1;
+            self.growers.note(number, world.now, world.held(pod));
+        }
+    }
+
+    /// Whether the threshold is so near that the program which costs something per page is attached.
+    fn is_near(&self, world: &World<'_>) -> bool {
+        Nearness::new(world.incident.fastest).wants_hook(self.distance(), true)
     }
 
     fn note_usages(&mut self, world: &World<'_>) {
@@ -399,10 +403,9 @@ impl Evictd {
             (true, 0) => ScopeState::Idle,
             (true, _) => ScopeState::Busy,
         };
-        let is_near = || Nearness::new(fastest).wants_hook(self.distance(), true);
         let notification = match world.incident.has_program {
             false => Notification::Late,
-            true if is_near() => Notification::AtCrossing,
+            true if self.is_near(world) => Notification::AtCrossing,
             true => Notification::OnceNear,
         };
         let room = self.sample.shortage.headroom.immediate;
@@ -476,18 +479,8 @@ impl Pods for SimulatedPods<'_, '_> {
         self.evictd.pace.has_evicted_lately(self.world.now)
     }
 
-    /// No pod has the number 0.
     fn watch_growers(&mut self) {
-        let Evictd {
-            history, growers, ..
-        } = &mut *self.evictd;
-        let grew = history.grew().iter().zip(1_u64..);
-        let mut most: Vec<_> = grew.filter(|(grew, _)| **grew > 0).collect();
-        most.sort_unstable_by_key(|(grew, _)| std::cmp::Reverse(**grew));
-        for (_, number) in most.into_iter().take(WATCHED).rev() {
-            let held = self.world.held(number as usize - 1);
-            growers.note(number, self.world.now, held);
-        }
+        self.evictd.watch_growers(self.world, WATCHED);
     }
 
     fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use crate::{
-    Resource, Signal, growers::STEADY_NS, growth::scaled, kubelet_times::MONITORING_INTERVAL_NS,
+    Resource, Signal,
+    growers::STEADY_NS,
+    kubelet_times::MONITORING_INTERVAL_NS,
+    units::{SECOND, scaled},
 };
 
 /// Usage of each pod at two moments, in the signal's unit. Times are nanoseconds of one clock.
@@ -64,7 +67,7 @@ impl UsageGrowth {
     pub fn of(&self, signal: Signal, uid: &str) -> u64 {
         self.pods[signal as usize].get(uid).map_or(0, |seen| {
             let grown = seen.latest.usage.saturating_sub(seen.begin.usage);
-            scaled(grown, seen.latest.time - seen.begin.time)
+            scaled(grown, SECOND, seen.latest.time - seen.begin.time)
         })
     }
 
@@ -89,7 +92,6 @@ impl UsageGrowth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::SECOND;
 
     #[test]
     fn what_a_first_walk_finds_has_not_grown() {

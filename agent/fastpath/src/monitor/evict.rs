@@ -15,7 +15,7 @@ use evictd_engine::{
     terminating::{Terminating, VictimReading},
     units::{SECOND, signed},
 };
-use evictd_node::pods::table::PodEntry;
+use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
@@ -38,16 +38,13 @@ struct Why {
     killed: Option<u64>,
 }
 
-/// Memory that a victim holds, in bytes.
+/// Memory that a victim holds.
 #[derive(Default)]
 struct VictimUsage {
-    /// Without page cache: the kernel could reclaim that anyway, so the pod's end frees nothing more. `None` if
-    /// unknown.
-    unreclaimable: Option<u64>,
-    /// The same with what is swapped out.
-    held: Option<u64>,
-    /// Shared memory of the victim, in bytes, which outlives its processes.
-    shmem: u64,
+    /// `None` if unknown.
+    reading: Option<MemoryReading>,
+    /// Bytes of it that are swapped out.
+    swapped: u64,
     /// Time since which the victim has held as much, while others grew; in nanoseconds of CLOCK_MONOTONIC.
     still_since: Option<u64>,
 }
@@ -66,24 +63,40 @@ struct Kill {
 }
 
 impl Kill {
-    /// The bytes that it gives back. Where SIGKILL was refused that is nothing: the pod is left alone.
-    fn expected(&self) -> u64 {
+    /// The bytes that it gives back to a scope: page cache the kernel could reclaim anyway. Where SIGKILL was refused that
+    /// is nothing: the pod is left alone.
+    fn expected_by(&self, scope: &Scope) -> u64 {
+        let reading = self.held.reading.map(|r| r.of_scope(scope.is_limited()));
+        self.expected_of(reading)
+    }
+
+    fn expected_of(&self, reading: Option<MemoryReading>) -> u64 {
         match self.outcome {
             KillOutcome::Refused(_) => 0,
             KillOutcome::Killed | KillOutcome::Shadow => {
-                let held = self.held.unreclaimable.unwrap_or(u64::MAX);
+                let held = reading.map_or(u64::MAX, |reading| reading.unreclaimable());
                 held.min(self.working_set)
             }
         }
     }
 
-    /// What is expected of it where the kernel has killed from it: what was left was signalled a moment ago.
-    fn left_by_kernel(&self, now: u64) -> Terminating {
+    /// Its state from here on. Where the kernel has killed from it what was left was signalled a moment ago.
+    fn terminating(&self, now: u64, by_kernel: bool) -> Terminating {
+        let shmem = self.shmem();
+        let all = self.expected_of(self.held.reading.map(MemoryReading::with_huge_pages));
+        if !by_kernel {
+            return Terminating::new(self.signalled, all, shmem);
+        }
         let left = VictimReading {
             populated: !self.pod.killer.is_empty(),
-            usage: Some(self.expected()),
+            usage: Some(all),
         };
-        Terminating::restore(self.signalled, now, left, self.held.shmem)
+        Terminating::restore(self.signalled, now, left, shmem)
+    }
+
+    /// Bytes of shared memory, which outlives its processes.
+    fn shmem(&self) -> u64 {
+        self.held.reading.map_or(0, |reading| reading.shmem)
     }
 }
 
@@ -269,7 +282,7 @@ impl MemoryMonitor {
             held: self.measure(victim, &pod),
             pod,
         };
-        let usage = watched.sample.usage;
+        let (usage, expected) = (watched.sample.usage, kill.expected_by(&watched.scope));
         let report = self.report(watched, why, &kill);
         self.events.send(FastPathEvent::Evicted(report));
         if outcome.refusal().is_some() {
@@ -281,12 +294,9 @@ impl MemoryMonitor {
             return Some(Attempt::Refused);
         }
         let now = monotonic_ns();
-        let terminating = match why.killed {
-            None => Terminating::new(signalled, kill.expected(), kill.held.shmem),
-            Some(_) => kill.left_by_kernel(now),
-        };
+        let terminating = kill.terminating(now, why.killed.is_some());
         let mut gives = Pending::default();
-        terminating.add_to(&mut gives, now, Some(kill.expected()));
+        terminating.add_to(&mut gives, now, Some(expected));
         self.in_flight.push(Victim::new(
             Arc::clone(&kill.pod),
             Eviction {
@@ -302,6 +312,7 @@ impl MemoryMonitor {
     }
 
     fn report(&self, watched: &WatchedScope, why: Why, kill: &Kill) -> EvictionReport {
+        let expected = kill.expected_by(&watched.scope);
         let Crossing {
             crossed,
             woken,
@@ -331,8 +342,8 @@ impl MemoryMonitor {
             working_set: kill.working_set,
             urgency: why.urgency,
             pace_inputs: why.pace_inputs,
-            expected: kill.expected(),
-            shmem: kill.held.shmem.min(kill.expected()),
+            expected,
+            shmem: kill.shmem().min(expected),
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             out_of_order: why.choice.out_of_order,
@@ -352,15 +363,15 @@ impl MemoryMonitor {
                 watched.pace.note_own_eviction();
             }
             let VictimUsage {
-                unreclaimable,
-                held,
+                reading,
+                swapped,
                 still_since,
-                ..
             } = kill.held;
-            match (unreclaimable.zip(still_since), held) {
-                (Some((held, since)), _) => watched.pace.evicted_without_growth(at, held, since),
-                (None, Some(held)) => watched.pace.evicted_holding(at, held),
-                (None, None) => watched.pace.evicted(at),
+            let held = reading.map(|r| r.of_scope(watched.scope.is_limited()).unreclaimable());
+            match (held, still_since) {
+                (Some(held), Some(since)) => watched.pace.evicted_without_growth(at, held, since),
+                (Some(held), None) => watched.pace.evicted_holding(at, held + swapped),
+                (None, _) => watched.pace.evicted(at),
             }
         }
     }
@@ -399,9 +410,8 @@ impl MemoryMonitor {
         };
         let history = &self.pods.table.history;
         VictimUsage {
-            unreclaimable: Some(reading.unreclaimable()),
-            held: Some(entry.held(&reading)),
-            shmem: reading.shmem,
+            reading: Some(reading),
+            swapped: entry.swapped(&reading),
             still_since: history.still_since(victim, reading.usage),
         }
     }
@@ -442,7 +452,10 @@ struct ScopePods<'a> {
 
 impl Pods for ScopePods<'_> {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
-        self.monitor.pods.table.candidates()
+        let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
+        let watched = scopes.get(self.index);
+        let at_limit = watched.is_some_and(|watched| watched.scope.is_limited());
+        pods.table.candidates(at_limit)
     }
 
     fn rules(&self) -> SelectionCriteria {

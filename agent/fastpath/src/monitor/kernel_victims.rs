@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, limiter::EvictionKind, permit::LastResort, rank, sampling::Nearness,
-    units::SECOND,
+    CandidateState,
+    growers::WATCHED_BEFOREHAND,
+    limiter::EvictionKind,
+    permit::LastResort,
+    rank,
+    sampling::{Nearness, pod_readings},
 };
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
@@ -13,27 +17,17 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    monitor::{MemoryMonitor, pod_readings::BEFOREHAND},
+    monitor::MemoryMonitor,
     scope::{KernelVictims, WatchedScope},
 };
 
-/// How long published kernel victims hold while memory does not move: pods may change their ranks among themselves.
-const REPUBLISH_NS: u64 = SECOND;
-/// How long they hold far from every threshold, where no hook has to be attached: a growth is seen before it gets
-/// there.
-const REPUBLISH_FAR_NS: u64 = 10 * SECOND;
-
 impl MemoryMonitor {
-    /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle
-    /// costs most.
+    /// Publishes the kernel victims when memory has moved or the last ones are old.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
         let nearness = Nearness::new(self.fastest_growth);
         let is_near = |watched: &WatchedScope| nearness.wants_hook(watched.distance(), true);
-        let lasts = match self.scopes.iter().any(is_near) {
-            true => REPUBLISH_NS,
-            false => REPUBLISH_FAR_NS,
-        };
-        let is_old = now.saturating_sub(self.published_at) >= lasts;
+        let age = now.saturating_sub(self.published_at);
+        let is_old = pod_readings::are_old(age, self.scopes.iter().any(is_near));
         if self.published_at == 0 || is_old || self.scopes.iter().any(WatchedScope::has_moved) {
             self.published_at = now;
             self.publish_kernel_victims();
@@ -48,7 +42,7 @@ impl MemoryMonitor {
     /// of each.
     fn publish_kernel_victims(&mut self) {
         self.load_candidates(EvictionKind::Urgent, LastResort::None);
-        self.pods.watch_growers(BEFOREHAND);
+        self.pods.watch_growers(WATCHED_BEFOREHAND);
         let has_floor = |watched: &WatchedScope| watched.scope.thresholds().floor.is_some();
         let is_used = self.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.triggers.set.has_program() {
@@ -127,7 +121,11 @@ impl MemoryMonitor {
         let others = ranked.get(..others).unwrap_or_default().iter().copied();
         for (rank, position) in first.into_iter().chain(others).enumerate() {
             if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
-                let held = held(entries, position, candidate.usage, watched.step());
+                // What only the pod's end gives back. A usage of less than a step is not read in full.
+                let is_small = candidate.usage <= watched.step();
+                let entry = entries.get(position).filter(|_| !is_small);
+                let reading = entry.and_then(|entry| watched.scope.read_pod(entry).ok());
+                let held = reading.map_or(candidate.usage, |reading| reading.unreclaimable());
                 victims.push(position, watched.kernel_victim(cgroup_id, rank, held));
             }
         }
@@ -137,13 +135,4 @@ impl MemoryMonitor {
         }
         victims
     }
-}
-
-/// What only the pod's end gives back of its usage, in bytes. A usage of less than a step is not read in full.
-fn held(entries: &[Arc<PodEntry>], position: usize, usage: u64, step: u64) -> u64 {
-    let reading = entries
-        .get(position)
-        .filter(|_| usage > step)
-        .and_then(|entry| entry.memory.read().ok());
-    reading.map_or(usage, |reading| reading.unreclaimable())
 }

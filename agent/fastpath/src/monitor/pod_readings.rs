@@ -18,7 +18,6 @@ use evictd_node::{
 };
 use evictd_sys::{clock::monotonic_ns, page::page_size};
 
-pub(super) use self::growers::BEFOREHAND;
 use self::usage_cache::UsageCache;
 use crate::{FastPathControl, in_flight::InFlight};
 
@@ -123,7 +122,7 @@ impl PodReadings {
 
     /// The first candidate in the order of eviction, as they are loaded.
     pub fn first_in_order(&mut self, rules: SelectionCriteria) -> Option<usize> {
-        self.table.candidates().choose(rules, Among::All)
+        self.table.candidates(false).choose(rules, Among::All)
     }
 
     /// Pods that would be candidates but for policies and limits.

@@ -36,6 +36,7 @@ impl MemoryMonitor {
         {
             pod.eviction_state.end_kill();
             if self.in_flight.contains(&pod) {
+                self.control.leave(pod);
                 continue;
             }
             for watched in self
@@ -65,14 +66,15 @@ impl MemoryMonitor {
                 return;
             };
             watched.kernel_may_kill = !settings.shadow;
-            let is_new = index == NODE
-                && watched.scope.capacity() == settings.capacity
-                && watched.scope.thresholds() != settings.thresholds;
-            if is_new {
+            let before = watched.scope.thresholds().threshold;
+            if index == NODE && watched.scope.capacity() == settings.capacity {
                 watched.scope.set_thresholds(settings.thresholds);
-                watched.pace.reset();
             }
-            watched.comes_into_force |= is_new;
+            // Another minimum reclaim or floor is no other threshold.
+            if watched.scope.thresholds().threshold != before {
+                watched.pace.reset();
+                watched.comes_into_force = true;
+            }
             if let Err(e) = watched.arm_all(&mut *self.triggers.set) {
                 self.report_scope_gone(index, &e);
             }
@@ -90,13 +92,13 @@ impl MemoryMonitor {
         let mut was_pressed = false;
         match self.scopes.get_mut(index) {
             Some(watched) if watched.scope.is_resized(&scope) => {
-                // The thresholds of the node's scope come with the settings.
-                let has_other_thresholds = index == PODS
+                // The threshold of the node's scope comes with the settings.
+                let has_other_threshold = index == PODS
                     && watched.scope.capacity() == scope.capacity()
-                    && watched.scope.thresholds() != scope.thresholds();
-                was_pressed = watched.pressed && !has_other_thresholds;
+                    && watched.scope.thresholds().threshold != scope.thresholds().threshold;
+                was_pressed = watched.pressed && !has_other_threshold;
                 watched.resize(&mut scope);
-                if has_other_thresholds {
+                if has_other_threshold {
                     watched.pace.reset();
                 }
                 self.control.retire_scope(index, scope);

@@ -1,11 +1,9 @@
 //! The pods of a scope that the kernel may kill from, and when others are to be published.
 
+use evictd_engine::sampling::pod_readings;
 use evictd_node::trigger::memory::{KernelVictim, MAX_VICTIMS};
 
 use super::WatchedScope;
-
-/// Kernel victims are published anew only after memory has moved by this: pods change their rank by growing.
-const REPUBLISH_BYTES: u64 = 2 << 20;
 
 /// The pods that the kernel may kill from for one scope, by rank.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -49,12 +47,10 @@ pub struct PublishedVictims {
 }
 
 impl WatchedScope {
-    /// Whether memory has moved since the kernel victims were published: by a sixteenth of what is left, as far from
-    /// the floor an older choice does no harm.
+    /// Whether memory has moved since the kernel victims were published.
     pub fn has_moved(&self) -> bool {
         let available = self.sample.guarded_available;
-        let moved = available.abs_diff(self.published.available);
-        moved >= (self.distance() / 16).max(REPUBLISH_BYTES)
+        pod_readings::has_moved(self.published.available, available, self.distance())
     }
 
     /// The kernel victims are published.

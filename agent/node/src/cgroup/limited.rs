@@ -153,6 +153,7 @@ impl LimitedCgroup {
     /// Limit and memory; `None` where it is past its limit.
     fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
+        let reading = reading.with_huge_pages();
         let most = limit.saturating_add(limit / FORCED_PART);
         (reading.usage <= most).then_some((limit, reading))
     }

@@ -16,16 +16,19 @@ use crate::kernfile::{bad_message, number, open_primed, pread, value_of, values_
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
 
+/// Number of lines that are read, those that add up to all that is listed last.
+const KEYS: usize = 13;
 /// Lines of v1's `memory.stat`: page cache on the lists, what is to be written, shared memory, slab that can be reclaimed,
 /// what is in swap as well, and the lines that add up to all that is listed. Lines without `total_` are of this cgroup
 /// alone, without those below.
-const V1_KEYS: [&str; 12] = [
+const V1_KEYS: [&str; KEYS] = [
     "total_inactive_file",
     "total_active_file",
     "total_dirty",
     "total_writeback",
     "total_shmem",
-    // v1 lists no slab, and no line has an empty name.
+    // v1 lists no huge pages and no slab, and no line has an empty name.
+    "",
     "",
     "total_swapcached",
     "",
@@ -35,12 +38,13 @@ const V1_KEYS: [&str; 12] = [
     "",
 ];
 /// Keys of `memory.stat` in v2; `kernel` since 5.18.
-const V2_KEYS: [&str; 12] = [
+const V2_KEYS: [&str; KEYS] = [
     "inactive_file",
     "active_file",
     "file_dirty",
     "file_writeback",
     "shmem",
+    "hugetlb",
     "slab_reclaimable",
     "swapcached",
     "zswap",
@@ -219,6 +223,7 @@ impl MemoryCgroup {
             dirty,
             writeback,
             shmem,
+            hugetlb,
             slab,
             swap_cache,
             zswap,
@@ -234,6 +239,8 @@ impl MemoryCgroup {
             Some(_) => self.usage()?,
             None => root_usage(stat)?,
         };
+        // They are in the counter, and not in anon + file.
+        let hugetlb = hugetlb.filter(|_| !self.is_root()).unwrap_or(0);
         let kernel = match &self.kernel {
             Some(file) => number(pread(file, &mut [0; 32])?).unwrap_or(0),
             None => 0,
@@ -246,10 +253,13 @@ impl MemoryCgroup {
             // Not there on a kernel that is built without writeback of cgroups.
             dirty_or_writeback: sum(&[dirty, writeback]),
             shmem: shmem.unwrap_or(0),
+            hugetlb,
             slab_reclaimable: slab.unwrap_or(0),
             swap_cached: sum(&[swap_cache, zswap]),
             uncategorized: match self.usage {
-                Some(_) => usage.saturating_sub(sum(&listed)).saturating_sub(kernel),
+                Some(_) => usage
+                    .saturating_sub(sum(&listed))
+                    .saturating_sub(kernel + hugetlb),
                 None => 0,
             },
         })
@@ -287,6 +297,21 @@ fn root_usage(stat: &[u8]) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On v2 with `memory_hugetlb_accounting`.
+    #[test]
+    fn huge_pages_are_of_the_cgroup_and_not_of_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let stat = "anon 100\nfile 50\nkernel 10\nsock 0\nfile_dirty 0\nfile_writeback 0\ninactive_file 30\n\
+            active_file 20\nshmem 0\nslab_reclaimable 5\nhugetlb 1000\n";
+        for (file, text) in [("memory.stat", stat), ("memory.current", "1160")] {
+            fs::write(dir.path().join(file), text).unwrap();
+        }
+        let reading = MemoryCgroup::open(dir.path()).unwrap().read().unwrap();
+        assert_eq!((reading.working_set(), reading.uncategorized), (1130, 0));
+        assert_eq!(reading.of_scope(false).unreclaimable(), 105);
+        assert_eq!(reading.of_scope(true).unreclaimable(), 1105);
+    }
 
     #[test]
     fn no_limit_is_none_whatever_the_size_of_a_page() {

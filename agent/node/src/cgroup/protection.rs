@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use evictd_engine::units::scaled;
 use evictd_sys::fs::read_lossy;
 
 use crate::{
@@ -126,25 +127,19 @@ impl Parent {
     fn effective_protection(self, child: Usage) -> u64 {
         let protected = child.protected();
         if self.protected > self.effective {
-            return part(protected, self.effective, self.protected);
+            return scaled(protected, self.effective, self.protected);
         }
         if !self.is_recursive || self.usage <= self.protected {
             return protected;
         }
         let unclaimed = self.effective - self.protected;
-        let share = part(
+        let share = scaled(
             unclaimed,
             child.usage - protected,
             self.usage - self.protected,
         );
         protected.saturating_add(share)
     }
-}
-
-/// `of * share / whole`.
-fn part(of: u64, share: u64, whole: u64) -> u64 {
-    let part = u128::from(of) * u128::from(share) / u128::from(whole.max(1));
-    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// Relation of a cgroup to the pods.
@@ -182,7 +177,8 @@ fn cache_in(dir: &Path, effective: u64) -> u64 {
         .ok()
         .and_then(|cgroup| cgroup.read().ok());
     reading.map_or(0, |reading| {
-        let left = effective.saturating_sub(reading.unreclaimable());
+        let used = reading.with_huge_pages().unreclaimable();
+        let left = effective.saturating_sub(used);
         left.min(reading.reclaimable())
     })
 }

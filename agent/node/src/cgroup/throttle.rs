@@ -2,8 +2,9 @@
 //! done, so that an agent that is killed leaves no pod throttled for longer than until the next start.
 
 use std::{
-    fs, io,
-    os::unix::fs::MetadataExt as _,
+    fs::{self, File},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -240,7 +241,17 @@ impl ThrottleList {
             return Ok(false);
         };
         let file = throttle.cgroup.join(HIGH);
-        fs::write(&file, throttle.high.to_string()).map_err(PathError::at(&file))?;
+        // Since 6.16 the kernel then reclaims what is above the limit later, and not in this call: a release waits for the
+        // lock.
+        let mut open = File::options();
+        let open = open
+            .write(true)
+            .truncate(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&file);
+        let written =
+            open.and_then(|mut file| file.write_all(throttle.high.to_string().as_bytes()));
+        written.map_err(PathError::at(&file))?;
         held.is_set = true;
         Ok(true)
     }

@@ -128,6 +128,12 @@ pub(crate) fn first_process(dir: &Path) -> Option<u32> {
     procs.lines().next()?.parse().ok()
 }
 
+/// Whether a process is in a pod's cgroup or below it.
+pub(crate) fn has_process(pod: &Path) -> bool {
+    let cgroups = FollowedCgroups::of(pod).unwrap_or_default();
+    cgroups.paths().any(|dir| first_process(dir).is_some())
+}
+
 /// The cgroups directly below one; none where it cannot be listed.
 pub(crate) fn subdirectories(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();

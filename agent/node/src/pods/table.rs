@@ -149,8 +149,14 @@ impl PodEntry {
     /// Bytes that only its end gives back, in memory, of which this is a reading, and in swap: with swap what grows is
     /// partly older memory that is swapped out. Does not allocate.
     pub fn held(&self, reading: &MemoryReading) -> u64 {
-        let swapped = self.swapped.read(reading.swap_cached);
-        reading.unreclaimable().saturating_add(swapped)
+        reading
+            .unreclaimable()
+            .saturating_add(self.swapped(reading))
+    }
+
+    /// Bytes that are in its swap alone. Does not allocate.
+    pub fn swapped(&self, reading: &MemoryReading) -> u64 {
+        self.swapped.read(reading.swap_cached)
     }
 
     /// Ids of its cgroups that are followed, its own first.
@@ -267,12 +273,18 @@ impl PodTable {
     }
 
     /// The candidates, and what reads a pod in full.
-    pub fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
+    pub fn candidates(
+        &mut self,
+        at_limit: bool,
+    ) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
         let entries = &self.entries;
         Candidates {
             candidates: &mut self.candidates,
             grew: self.history.grew(),
-            read: |position: usize| entries.get(position)?.memory.read().ok(),
+            read: move |position: usize| {
+                let reading = entries.get(position)?.memory.read().ok()?;
+                Some(reading.of_scope(at_limit))
+            },
         }
     }
 

@@ -192,10 +192,14 @@ pub trait TriggerSet: Send {
 
     /// Tells how close the usage is. The per-page hook is attached only while it is near; `Ok(true)` when that
     /// attached or detached something just now.
-    fn set_near(&mut self, near: bool) -> io::Result<bool>;
+    fn set_near(&mut self, _near: bool) -> io::Result<bool> {
+        Ok(false)
+    }
 
     /// Whether a crossing would be seen now; while not, the caller has to look as often as with a sampler.
-    fn is_attached(&self) -> bool;
+    fn is_attached(&self) -> bool {
+        true
+    }
 
     /// Whether a kernel program compares: only that can act by itself past a floor, and knows the counter.
     fn has_program(&self) -> bool {
@@ -221,9 +225,6 @@ impl TriggerSet for Sampler {
     }
     fn next_crossing(&mut self) -> Option<TriggerEvent> {
         None
-    }
-    fn set_near(&mut self, _: bool) -> io::Result<bool> {
-        Ok(false)
     }
     fn is_attached(&self) -> bool {
         false

@@ -11,9 +11,6 @@ use evictd_sys::clock::monotonic_ns;
 use super::PodReadings;
 use crate::{in_flight::InFlight, scope::WatchedScope};
 
-/// Pods that are read in full as long as none was evicted.
-pub const BEFOREHAND: usize = 4;
-
 impl PodReadings {
     /// Reads in full the pods whose counters have grown most, also pods that may not be evicted.
     pub fn watch_growers(&mut self, most: usize) {

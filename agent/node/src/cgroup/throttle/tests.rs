@@ -182,7 +182,7 @@ fn a_release_does_not_wait_for_the_disk() {
         assert_eq!(throttles.release(|_| true).len(), 1);
         assert_eq!(high(&one), "max");
         assert!(!set.is_finished(), "the disk hangs");
-        drop(fs::File::open(&pipe).unwrap());
+        drop(File::open(&pipe).unwrap());
         // Whether it could be written down or not.
         assert!(!matches!(set.join().unwrap(), Ok(Some(_))));
     });

@@ -126,12 +126,4 @@ impl TriggerSet for CgroupV1Triggers {
             ..TriggerEvent::default()
         })
     }
-
-    fn set_near(&mut self, _: bool) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn is_attached(&self) -> bool {
-        true
-    }
 }

@@ -131,12 +131,6 @@ mod tests {
         fn next_crossing(&mut self) -> Option<TriggerEvent> {
             self.reports.then(TriggerEvent::default)
         }
-        fn set_near(&mut self, _: bool) -> io::Result<bool> {
-            Ok(false)
-        }
-        fn is_attached(&self) -> bool {
-            true
-        }
     }
 
     /// A scope with a pod that lists a process.
