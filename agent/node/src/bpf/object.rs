@@ -3,6 +3,7 @@
 use std::{
     os::fd::{AsFd as _, OwnedFd},
     path::Path,
+    time::Duration,
 };
 
 use aya::{
@@ -210,7 +211,7 @@ impl BpfObject {
         for (name, value) in globals {
             loader.override_global(name, value, true);
         }
-        let ebpf = loader.load(object)?;
+        let ebpf = ask_again(|| loader.load(object))?;
         Ok(Self {
             ebpf,
             btf,
@@ -237,10 +238,18 @@ impl BpfObject {
                 program.name
             )
         };
-        let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
-        attach(loaded, program.attach_point, self.btf.as_ref())
-            .ok_or_else(missing)?
-            .map_err(|e| chain(&e))
+        let attached = ask_again(|| {
+            let Some(loaded) = self.ebpf.program_mut(program.name) else {
+                return Ok(None);
+            };
+            let attached = attach(loaded, program.attach_point, self.btf.as_ref()).transpose();
+            if attached.is_err() {
+                // Or the next attempt would find it loaded.
+                self.detach(program.name);
+            }
+            attached
+        });
+        attached.map_err(|e| chain(&e))?.ok_or_else(missing)
     }
 
     /// Loads and attaches a kprobe. Its link, where this kernel gives one (5.15 and later), keeps it attached;
@@ -367,6 +376,31 @@ fn require_kprobes() -> Result<(), String> {
 }
 
 /// The hierarchy that has the memory controller (cgroups(7), `/proc/cgroups`): 0 is v2.
+/// How often the kernel is asked where it has no memory, and the pause between.
+const ATTEMPTS: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// On a short node the kernel refuses maps and programs memory rather than to call the OOM killer (`__GFP_NORETRY`), and
+/// what is refused at the start is missing for the agent's life: it is asked again.
+fn ask_again<T, E: std::error::Error>(mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    for _ in 1..ATTEMPTS {
+        match ask() {
+            Err(error) if is_out_of_memory(&error) => std::thread::sleep(PAUSE),
+            answer => return answer,
+        }
+    }
+    ask()
+}
+
+fn is_out_of_memory(error: &dyn std::error::Error) -> bool {
+    let io = |e: &(dyn std::error::Error + 'static)| {
+        let io: Option<&std::io::Error> = e.downcast_ref();
+        io.and_then(std::io::Error::raw_os_error)
+    };
+    let mut causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.any(|cause| io(cause) == Some(libc::ENOMEM))
+}
+
 fn memory_hierarchy() -> u32 {
     let table = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
     let line = table.lines().find_map(|l| l.strip_prefix("memory\t"));
@@ -398,4 +432,31 @@ fn attach(
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("creating a map")]
+    struct Refused(#[source] std::io::Error);
+
+    #[test]
+    fn what_lacks_memory_is_asked_again_and_nothing_else() {
+        let asked = |errno: i32, refusals: u32| {
+            let mut times = 0;
+            let answer = ask_again(|| {
+                times += 1;
+                match times > refusals {
+                    true => Ok(()),
+                    false => Err(Refused(std::io::Error::from_raw_os_error(errno))),
+                }
+            });
+            (answer.is_ok(), times)
+        };
+        assert_eq!(asked(libc::ENOMEM, 2), (true, 3));
+        assert_eq!(asked(libc::ENOMEM, 100), (false, ATTEMPTS));
+        assert_eq!(asked(libc::EPERM, 2), (false, 1));
+    }
 }

@@ -12,10 +12,10 @@ use evictd_sys::fs::PathError;
 
 use super::table::{PodEntry, PodTable};
 use crate::{
-    cgroup::tree::FollowedCgroups,
+    cgroup::tree::{FollowedCgroups, has_process},
     pods::{
         cgroup_name,
-        discovery::{PodCgroup, guess, pods_below},
+        discovery::{PodCgroup, guess, is_guess, pods_below},
         opener::{Opener, Unopened},
     },
     proc::machine::memory_total,
@@ -187,11 +187,17 @@ impl PodTableBuilder {
         directory.starts_with(&self.root).then_some(directory)
     }
 
-    /// The UIDs that the pods' cgroups have in their names; those that cannot be opened are there as well.
+    /// The UIDs that the pods' cgroups have in their names; those that cannot be opened are there as well. Where not one of
+    /// them has a process the runtime uses another cgroup driver than the kubelet, and the pods run elsewhere: none.
     pub fn uids(&self) -> BTreeSet<String> {
-        let paths = self.held.keys().chain(self.opener.failed());
+        let held = self.held.keys().filter(|_| self.runs_any());
+        let paths = held.chain(self.opener.failed());
         let names = paths.filter_map(|path| cgroup_name::parse(path));
         names.map(|name| name.uid).collect()
+    }
+
+    fn runs_any(&self) -> bool {
+        self.held.keys().any(|pod| has_process(pod))
     }
 
     /// Whether the pod of a directory has been held for so long.
@@ -221,7 +227,9 @@ impl PodTableBuilder {
             // What was known of a UID once stays true although no source names it any more.
             PodUpdate::Unknown => {
                 visited.unknown += 1;
-                (before.cloned(), before.is_some())
+                let pod = before.map(|pod| guessed_again(pod, &cgroup));
+                let is_same = pod.is_some() && pod.as_ref() == before;
+                (pod, is_same)
             }
         };
         let found = FollowedCgroups::of(&cgroup.path);
@@ -307,6 +315,20 @@ fn guessed(group: &PodCgroup) -> Pod {
     guess(group, memory_total)
 }
 
+/// What was guessed of a pod is guessed again: its cgroup is there before its limit and its processes. A container between
+/// two runs tells less than before.
+fn guessed_again(pod: &Pod, cgroup: &PodCgroup) -> Pod {
+    let mut pod = pod.clone();
+    if is_guess(&pod) {
+        let guess = guessed(cgroup);
+        pod.memory_request = pod.memory_request.max(guess.memory_request);
+        if pod.priority_unknown {
+            (pod.priority, pod.priority_unknown) = (guess.priority, guess.priority_unknown);
+        }
+    }
+    pod
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -366,6 +388,58 @@ mod tests {
             fs::write(pod.join(file), "1").unwrap();
         }
         pod
+    }
+
+    /// Its cgroup is seen before the limit is written and before a process is in it.
+    // R12
+    #[test]
+    fn a_pod_that_only_its_cgroup_tells_of_is_guessed_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let guaranteed = pod_dir(dir.path(), UID);
+        let burstable = dir.path().join(format!("kubepods/burstable/pod{UID}x"));
+        fs::create_dir_all(burstable.join("c1")).unwrap();
+        for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
+            fs::write(burstable.join(file), "").unwrap();
+        }
+        fs::write(burstable.join("c1/cgroup.procs"), "").unwrap();
+        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+        let look = |joined: &mut PodTableBuilder| joined.refresh(|_, _| PodUpdate::Unknown).table;
+        let requests = |table: Box<PodTable>| -> Vec<_> {
+            let requests = table.entries.iter().map(|entry| entry.pod.memory_request);
+            requests.collect()
+        };
+        assert_eq!(look(&mut joined).map(requests), Some(vec![0, 0]));
+        assert!(look(&mut joined).is_none());
+        fs::write(guaranteed.join("memory.limit_in_bytes"), "8388608").unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let score = format!("/proc/{}/oom_score_adj", child.id());
+        fs::write(&score, "900").unwrap();
+        fs::write(burstable.join("c1/cgroup.procs"), child.id().to_string()).unwrap();
+        let known = look(&mut joined).map(requests).unwrap();
+        assert!(known[0] == 8 << 20 && known[1] > 8 << 20, "{known:?}");
+        // Between two runs it tells less.
+        fs::write(burstable.join("c1/cgroup.procs"), "").unwrap();
+        assert!(look(&mut joined).is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A kubelet with the systemd driver beside a runtime with cgroupfs makes cgroups in which no pod runs.
+    #[test]
+    fn cgroups_in_which_no_pod_runs_are_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let pods = [UID.to_owned(), format!("{UID}x")].map(|uid| pod_dir(dir.path(), &uid));
+        for pod in &pods {
+            fs::write(pod.join("cgroup.procs"), "").unwrap();
+        }
+        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+        joined.refresh(|_, _| PodUpdate::Unknown);
+        assert!(joined.uids().is_empty());
+        fs::write(pods[0].join("c1/cgroup.procs"), "7\n").unwrap();
+        assert_eq!(joined.uids().len(), 2);
     }
 
     #[test]

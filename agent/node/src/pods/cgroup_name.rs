@@ -23,12 +23,20 @@ pub struct PodPath {
     pub container: Option<String>,
 }
 
-/// Reads a cgroup path, absolute or relative, whatever precedes `kubepods` (`--cgroup-root`). `None`: not a pod's.
+/// Reads a cgroup path, absolute or relative, whatever precedes `kubepods` (`--cgroup-root`, which may be `kubepods`
+/// itself). Of a pod in a pod it is the outer one. `None`: not a pod's.
 pub fn parse(path: &Path) -> Option<PodPath> {
     let parts: Vec<&str> = path.iter().filter_map(|p| p.to_str()).collect();
-    let root = parts.iter().position(|p| is_root(p))?;
-    let systemd = parts[root].ends_with(".slice");
-    let mut rest = parts[root + 1..].iter().copied();
+    (0..parts.len()).find_map(|root| below_root(parts[root], &parts[root + 1..]))
+}
+
+/// Reads what follows the directory `root` in a path.
+fn below_root(root: &str, rest: &[&str]) -> Option<PodPath> {
+    if !is_root(root) {
+        return None;
+    }
+    let systemd = root.ends_with(".slice");
+    let mut rest = rest.iter().copied();
     let first = rest.next()?;
     let (qos, pod) = match last_word(first, systemd)? {
         "burstable" => (QosClass::Burstable, rest.next()?),
@@ -91,6 +99,31 @@ mod tests {
                 QosClass::Guaranteed
             ))
         );
+    }
+
+    /// Docker Desktop starts its kubelet with `--cgroup-root=kubepods`.
+    #[test]
+    fn the_root_may_lie_in_another_of_its_name() {
+        let expected = |qos| Some((UID.to_owned(), qos));
+        for (path, qos) in [
+            (
+                format!("/kubepods/kubepods/besteffort/pod{UID}"),
+                QosClass::BestEffort,
+            ),
+            (
+                format!("/kubepods/kubepods/pod{UID}/c1"),
+                QosClass::Guaranteed,
+            ),
+        ] {
+            assert_eq!(uid_and_class(&path), expected(qos), "{path}");
+        }
+        let slice = "/kubepods.slice/kubepods-kubepods.slice/kubepods-kubepods-burstable.slice";
+        let uid = UID.replace('-', "_");
+        let pod = format!("{slice}/kubepods-kubepods-burstable-pod{uid}.slice");
+        assert_eq!(uid_and_class(&pod), expected(QosClass::Burstable));
+        // A kubelet in a pod.
+        let inner = format!("/kubepods/pod{UID}/c1/kubepods/besteffort/podother");
+        assert_eq!(uid_and_class(&inner), expected(QosClass::Guaranteed));
     }
 
     #[test]

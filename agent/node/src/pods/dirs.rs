@@ -137,6 +137,7 @@ impl SeenContainers {
                 containers.add(id, || mounts_of(pid));
             }
         }
+        containers.add_mounted();
         containers.running()
     }
 }
@@ -216,6 +217,16 @@ impl<'a> Containers<'a> {
         let uid = self.uid;
         told.name = told.name.take().or_else(|| container_name(&mountinfo, uid));
         told.root = told.root.take().or_else(|| Some(root()?.superblock));
+    }
+
+    /// gVisor has the processes of all containers in the sandbox's cgroup. A container that the pod's status names runs as
+    /// long as its root is mounted.
+    fn add_mounted(&mut self) {
+        let (names, overlays) = (self.names, self.overlays);
+        let mounted = names
+            .keys()
+            .filter(|id| overlays.of_container(id).is_some());
+        mounted.for_each(|id| self.add(id, String::new));
     }
 
     fn running(self) -> Running {
@@ -388,6 +399,7 @@ mod tests {
         for (id, mountinfo) in groups {
             containers.add(id, || (*mountinfo).to_owned());
         }
+        containers.add_mounted();
         containers.running()
     }
 
@@ -583,6 +595,23 @@ mod tests {
         let mut containers = Containers::new(UID, &names, &overlays, &mut seen);
         containers.add("77aa", || unreachable!("its mounts are read"));
         assert_eq!(containers.running().layers, own);
+    }
+
+    /// As gVisor has it; the container that has ended is not mounted.
+    #[test]
+    fn a_container_without_a_process_of_its_own_is_known_by_its_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let web = node_mount("web1", 91, &format!("rw,upperdir={}", dir.path().display()));
+        let pause = node_mount("pause1", 90, "rw,upperdir=/nowhere");
+        let names = [("web1", "web"), ("ended1", "init")];
+        let groups = [("pause1", "4711 4000 0:90 / / rw - overlay overlay rw\n")];
+        let running = look(&groups, &[pause, web], &names, &mut BTreeMap::new());
+        assert!(
+            running
+                .layers
+                .contains(&("web".to_owned(), dir.path().to_owned()))
+        );
+        assert_eq!(running.names, ["web".to_owned()].into());
     }
 
     /// With a process of this machine, whose mounts name no container.

@@ -87,12 +87,24 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
             };
             found.sort_by_cached_key(|root| (pods_that_run(root), root.clone()));
         }
-        if let Some(path) = found.pop() {
+        if let Some(mut path) = found.pop() {
+            // `--cgroup-root=/kubepods`: the kubelet's own lies in the one of that name.
+            while let Some(inner) = root_in(&path) {
+                path = inner;
+            }
             return Some(path);
         }
         level = next;
     }
     None
+}
+
+/// The directory directly below `dir` that holds all pods.
+fn root_in(dir: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?.flatten();
+    let mut entries = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
+    let root = entries.find(|e| e.file_name().to_str().is_some_and(cgroup_name::is_root));
+    root.map(|entry| entry.path())
 }
 
 fn collect(dir: &Path, depth: usize, cgroups: &mut PodCgroups) {
@@ -150,7 +162,7 @@ pub fn guess(cgroup: &PodCgroup, memory_total: u64) -> Pod {
     Pod {
         uid: cgroup.name.uid.clone(),
         // No namespace: the API server will tell when it is back.
-        name: format!("pod{}", cgroup.name.uid),
+        name: guessed_name(&cgroup.name.uid),
         qos: cgroup.name.qos,
         priority: if is_node_critical {
             SYSTEM_NODE_CRITICAL_PRIORITY
@@ -162,6 +174,15 @@ pub fn guess(cgroup: &PodCgroup, memory_total: u64) -> Pod {
         is_static: is_static(&cgroup.name.uid),
         ..Pod::default()
     }
+}
+
+/// Whether a pod is one that only its cgroup tells of.
+pub fn is_guess(pod: &Pod) -> bool {
+    pod.namespace.is_empty() && pod.name == guessed_name(&pod.uid)
+}
+
+fn guessed_name(uid: &str) -> String {
+    format!("pod{uid}")
 }
 
 fn is_node_critical(qos: QosClass, scores: &[i64]) -> bool {
@@ -254,6 +275,7 @@ mod tests {
                 "kubelet.slice/kubelet-kubepods.slice",
                 Some("kubelet.slice/kubelet-kubepods.slice"),
             ),
+            ("kubepods/kubepods/burstable", Some("kubepods/kubepods")),
             ("system.slice/kubepods.service", None),
             ("a/b/c/kubepods", None),
         ] {
