@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use evictd_policy::{
     evaluator::ObjectReader,
-    gate::{Answer, ClusterAddresses},
+    gate::{Answer, ClusterAddresses, parse_answer},
 };
 use futures::future::BoxFuture;
 use http::{Method, Request, uri::Scheme};
@@ -42,6 +42,8 @@ pub const PATIENCE_AT_START: Duration = Duration::from_millis(500);
 const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 /// Time that the start waits for the API server's name to be looked up.
 const LOOKUP: Duration = Duration::from_secs(2);
+/// Time that a credential plugin of the kubeconfig may take.
+const PLUGIN: Duration = Duration::from_secs(5);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -283,7 +285,14 @@ impl ApiClient {
             in_use: Certificates::of(&config),
             looked: None,
         });
-        let client = client(config)?;
+        let client = match connect(config.clone()).await {
+            // The node is watched meanwhile; the first 401 has the plugin run again.
+            Err(error) if config.auth_info.exec.is_some() => {
+                tracing::warn!(%error, "the credential plugin is not waited for");
+                client(without_plugin(config))?
+            }
+            connected => connected?,
+        };
         Ok(Self {
             kubeconfig,
             client: Mutex::new(client),
@@ -352,7 +361,10 @@ impl ApiClient {
         if self.counters.unauthorized.add_first() {
             tracing::warn!("the API server does not take the token: it is read again");
         }
-        let read_again = config(self.kubeconfig.as_ref()).await.and_then(client);
+        let read_again = match config(self.kubeconfig.as_ref()).await {
+            Ok(config) => connect(config).await,
+            Err(error) => Err(error),
+        };
         match read_again {
             Ok(client) => self.replace(client),
             Err(error) => tracing::warn!(%error, "the token cannot be read again"),
@@ -388,7 +400,7 @@ impl ApiClient {
         if self.certificates().in_use == found {
             return;
         }
-        match client(config) {
+        match connect(config).await {
             Ok(client) => self.replace(client),
             Err(error) => {
                 tracing::warn!(%error, "the certificates have changed and cannot be used");
@@ -412,6 +424,15 @@ impl ApiClient {
     pub async fn call(&self, request: &ApiRequest<'_>) -> Result<Value, ApiError> {
         let answer = self.bytes(request).await?;
         Ok(serde_json::from_slice(&answer).unwrap_or_default())
+    }
+
+    /// Sends a request like [`Self::call`] where the answer tells no more than that it was carried out: it may be an object
+    /// of a size that a tenant chooses.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn send(&self, request: &ApiRequest<'_>) -> Result<(), ApiError> {
+        self.bytes(request).await.map(drop)
     }
 
     /// As [`Self::call`], for an answer that is too large to be kept as a whole.
@@ -522,6 +543,33 @@ async fn addresses_of(url: &http::Uri) -> Vec<IpAddr> {
     addresses
 }
 
+/// Makes the client of a configuration. A credential plugin is run for it, which may take its time or hang: one runs at a
+/// time, beside all else.
+async fn connect(config: Config) -> Result<Client, AccessError> {
+    static RUNS: AtomicBool = AtomicBool::new(false);
+    if config.auth_info.exec.is_none() {
+        return client(config);
+    }
+    let late = || AccessError::Client("the credential plugin has not ended".to_owned());
+    if RUNS.swap(true, Ordering::Acquire) {
+        return Err(late());
+    }
+    let run = tokio::task::spawn_blocking(|| {
+        let made = client(config);
+        RUNS.store(false, Ordering::Release);
+        made
+    });
+    let ended = tokio::time::timeout(PLUGIN, run).await;
+    let ended = ended.map_err(|_| late())?;
+    ended.map_err(|e| AccessError::Client(e.to_string()))?
+}
+
+/// The same configuration, for requests that the server refuses: their 401 has the credentials read again.
+fn without_plugin(mut config: Config) -> Config {
+    config.auth_info.exec = None;
+    config
+}
+
 fn client(mut config: Config) -> Result<Client, AccessError> {
     config.read_timeout = Some(READ_TIMEOUT);
     // A 429 of the Eviction API means the next candidate, not a pause: the caller decides what is asked again.
@@ -592,8 +640,11 @@ impl ObjectReader for ApiClient {
         Box::pin(async move {
             let nothing = Value::Null;
             let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
-            match self.call(&request).await {
-                Ok(body) => Ok(Answer { status: 200, body }),
+            match self.bytes(&request).await {
+                Ok(bytes) => {
+                    let body = parse_answer(&bytes)?;
+                    Ok(Answer { status: 200, body })
+                }
                 // An object that is not there is an answer too, and a gate's check may say so.
                 Err(error) if error.code() == 404 => Ok(Answer {
                     status: 404,
@@ -608,6 +659,23 @@ impl ObjectReader for ApiClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The identity provider may be away when the node starts.
+    #[tokio::test]
+    async fn a_credential_plugin_that_fails_or_hangs_keeps_no_agent_from_starting() {
+        for (command, arguments) in [("false", "[]"), ("true", "[]"), ("sleep", "['6']")] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let text = format!(
+                "clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:9'}}}}]\n\
+                 contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\ncurrent-context: c\n\
+                 users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, \
+                 interactiveMode: Never, command: '{command}', args: {arguments}}}}}}}]\n"
+            );
+            std::fs::write(file.path(), text).unwrap();
+            let opened = ApiClient::open(Some(file.path().to_owned())).await;
+            assert!(opened.is_ok(), "{command}");
+        }
+    }
 
     /// The words of k8s.io/apiserver, by what refuses.
     #[test]

@@ -338,7 +338,7 @@ impl Events {
             let path = format!("{}/{}", collection(NODE_NAMESPACE), series.name);
             series.last_sent = Instant::now();
             match client
-                .call(&ApiRequest::new(Method::PATCH, path, MERGE, &body))
+                .send(&ApiRequest::new(Method::PATCH, path, MERGE, &body))
                 .await
             {
                 // Events live for an hour; one that is gone needs no count.
@@ -380,13 +380,13 @@ pub(crate) fn is_oom(event: &Value) -> bool {
 pub(crate) async fn create(client: &ApiClient, event: &Value) -> Result<(), ApiError> {
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let request = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
-    match client.call(&request).await {
+    match client.send(&request).await {
         // By this agent or by the one before. Whether another one has taken the name is not known: agents may not read
         // Events.
         Err(e) if e.is_already_there() => Ok(()),
         // The namespace is gone or going, and the pod with it.
         Err(e) if e.code() == 404 || e.has_cause("NamespaceTerminating") => Ok(()),
-        answer => answer.map(drop),
+        answer => answer,
     }
 }
 

@@ -128,7 +128,7 @@ async fn patch_condition(
     });
     let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
     request.deadline = deadline;
-    client.call(&request).await.map(drop)
+    client.send(&request).await
 }
 
 fn disruption_target(text: &str, time: &str) -> Value {
@@ -162,8 +162,8 @@ pub async fn fail(client: &ApiClient, eviction: &EvictionRecord) -> Result<Remov
     let body = json!({"metadata": {"uid": pod.uid}, "status": status});
     let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
     request.deadline = REMOVAL_DEADLINE;
-    match client.call(&request).await {
-        Ok(_) => Ok(Removal::Failed),
+    match client.send(&request).await {
+        Ok(()) => Ok(Removal::Failed),
         Err(e) if e.code() == 404 && !e.is_denied_by_webhook() => Ok(Removal::Gone),
         Err(e) => Err(e),
     }
@@ -179,14 +179,11 @@ pub async fn is_active(client: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiE
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
     let nothing = Value::Null;
     let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    let list = client.call(&request).await?;
-    let mut pods = list["items"].as_array().into_iter().flatten();
-    Ok(pods.any(|found| {
-        let is_over = ["Failed", "Succeeded"]
-            .iter()
-            .any(|p| found["status"]["phase"] == *p);
-        let meta = &found["metadata"];
-        meta["uid"] == pod.uid && meta["deletionTimestamp"].is_null() && !is_over
+    let list: List = client.read(&request).await?;
+    Ok(list.items.iter().any(|found| {
+        let is_over = ["Failed", "Succeeded"].contains(&&*found.status.phase);
+        let metadata = &found.metadata;
+        metadata.uid == pod.uid && metadata.deletion_timestamp.is_none() && !is_over
     }))
 }
 
@@ -218,13 +215,24 @@ struct List {
 #[derive(Deserialize)]
 struct Listed {
     metadata: Identity,
+    /// Not there in a list of metadata.
+    #[serde(default)]
+    status: Status,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Identity {
     namespace: String,
     name: String,
     uid: String,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    phase: String,
 }
 
 /// `metav1.Time`: whole seconds.
@@ -247,7 +255,7 @@ pub async fn delete(
     body["kind"] = "DeleteOptions".into();
     let mut request = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
     request.deadline = REMOVAL_DEADLINE;
-    removal(client.call(&request).await)
+    removal(client.send(&request).await)
 }
 
 /// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is
@@ -273,7 +281,7 @@ pub async fn may_evict(
     let mut request = ApiRequest::new(Method::POST, path, JSON, &body);
     request.deadline = REMOVAL_DEADLINE;
     request.may_be_forbidden = client.lacks_evictions();
-    let answer = client.call(&request).await;
+    let answer = client.send(&request).await;
     if answer.is_ok() {
         // Rights come and go without a restart.
         client.set_lacks_evictions(false);
@@ -288,9 +296,9 @@ fn delete_options(pod: PodRef<'_>, grace_period_seconds: i64) -> Value {
     })
 }
 
-fn removal(answer: Result<Value, ApiError>) -> Result<Removal, ApiError> {
+fn removal(answer: Result<(), ApiError>) -> Result<Removal, ApiError> {
     match answer {
-        Ok(_) => Ok(Removal::Deleted),
+        Ok(()) => Ok(Removal::Deleted),
         Err(e) if e.is_denied_by_webhook() => Err(e),
         Err(e) if e.code() == 404 => Ok(Removal::Gone),
         Err(e) if e.code() == 409 => Ok(Removal::Replaced),

@@ -258,7 +258,7 @@ impl NodeWriter {
         }
         let body = json!({"status": {"conditions": conditions}});
         let request = ApiRequest::new(Method::PATCH, self.path("/status"), STRATEGIC_MERGE, &body);
-        self.client.call(&request).await.map(drop)
+        self.client.send(&request).await
     }
 
     /// Makes our taints these.

@@ -49,7 +49,7 @@ impl PolicyKind for TenantPolicies {
 #[derive(Clone, Debug)]
 pub struct WatchedDocument<K> {
     metadata: ObjectMeta,
-    /// All of it.
+    /// All of it but annotations and managed fields, which may be far larger than the rest.
     pub document: Value,
     kind: PhantomData<K>,
 }
@@ -65,6 +65,9 @@ impl<'de, K: PolicyKind> Deserialize<'de> for WatchedDocument<K> {
             resource_version: text("resourceVersion"),
             ..ObjectMeta::default()
         };
+        if let Some(Value::Object(metadata)) = document.get_mut("metadata") {
+            metadata.retain(|field, _| !["annotations", "managedFields"].contains(&&**field));
+        }
         // The items of a list have neither.
         if let Some(fields) = document.as_object_mut() {
             for (field, value) in [("apiVersion", API_VERSION), ("kind", K::KIND)] {

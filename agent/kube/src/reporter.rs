@@ -58,6 +58,8 @@ const MOST_AT_ONCE: usize = 64;
 const AT_ONCE_OF_NAMESPACE: usize = 4;
 /// Refusals that time does not mend (missing rights, invalid) before an eviction or an Event is given up.
 pub(crate) const ATTEMPTS: u32 = 8;
+/// A refusal that comes sooner after one that was counted is the same.
+const ATTEMPTS_APART: Duration = Duration::from_secs(1);
 /// First and longest pause after a request without an answer; to each some of itself is added by chance.
 pub(crate) const PAUSES: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
@@ -79,6 +81,11 @@ pub struct Job {
     outcome: Option<String>,
     /// Refusals of the DELETE, and then of the Events.
     attempts: u32,
+    /// Time of the last one that was counted.
+    refused: Option<Instant>,
+    /// Whether the Event about the pod was taken, and the one about the node.
+    has_pod_event: bool,
+    has_node_event: bool,
     /// Whether the refusal was logged and counted.
     is_refusal_logged: bool,
     /// Patches of the status without an answer.
@@ -545,7 +552,7 @@ impl EventSender {
 
     /// Sends the Events of an eviction. One that is not taken now holds up no other.
     async fn report(&mut self, mut job: Job) {
-        if let Err(error) = self.send(&job.eviction).await {
+        if let Err(error) = self.send(&mut job).await {
             job.take_refusal(&error, &self.client);
             if job.attempts < ATTEMPTS {
                 self.jobs.push_back(job);
@@ -557,16 +564,21 @@ impl EventSender {
         self.finish(job);
     }
 
-    async fn send(&mut self, eviction: &EvictionRecord) -> Result<(), ApiError> {
+    /// Sends those that were not taken yet: the pod's namespace may refuse its own alone.
+    async fn send(&mut self, job: &mut Job) -> Result<(), ApiError> {
+        let eviction = &job.eviction;
+        let mut of_pod = Ok(());
         // Where its name is not known the node's Event has to do, if there is one.
-        if !eviction.namespace.is_empty() {
+        if !job.has_pod_event && !eviction.namespace.is_empty() {
             let event = eviction.into();
-            self.events.about_pod(&self.client, &event).await?;
+            of_pod = self.events.about_pod(&self.client, &event).await;
+            job.has_pod_event = of_pod.is_ok();
         }
-        if not_killed(eviction).is_some() {
-            return Ok(());
+        if !job.has_node_event && not_killed(eviction).is_none() {
+            self.events.about_node(&self.client, eviction).await?;
+            job.has_node_event = true;
         }
-        self.events.about_node(&self.client, eviction).await
+        of_pod
     }
 
     fn finish(&self, job: Job) {
@@ -581,7 +593,9 @@ impl EventSender {
         // The queue logs what it cannot take; the next agent reports such an eviction once more.
         let _ = self.journal.append(record);
         self.unreported.fetch_sub(1, Ordering::Relaxed);
-        self.client.counters.reported.add();
+        if !job.is_refusal_logged {
+            self.client.counters.reported.add();
+        }
     }
 }
 
@@ -593,6 +607,9 @@ impl Job {
             outcome: not_killed(&eviction),
             eviction,
             attempts: 0,
+            refused: None,
+            has_pod_event: false,
+            has_node_event: false,
             is_refusal_logged: false,
             status_attempts: 0,
             is_tried: false,
@@ -668,19 +685,25 @@ impl Job {
         if error.is_retryable() {
             return;
         }
+        // What others' success has sent again at once is no other attempt.
+        let now = Instant::now();
+        if self.refused.is_some_and(|at| now - at < ATTEMPTS_APART) {
+            return;
+        }
+        self.refused = Some(now);
         self.attempts += 1;
         // Logged and counted once, whatever else is refused after that.
         if self.attempts < ATTEMPTS || std::mem::replace(&mut self.is_refusal_logged, true) {
             return;
         }
         client.counters.reports_failed.add();
-        tracing::error!(
-            pod = self.eviction.pod(),
-            %error,
-            "the API server does not take the report"
-        );
-        self.outcome
-            .get_or_insert_with(|| format!("refused: {error}"));
+        let pod = self.eviction.pod();
+        if self.outcome.is_some() {
+            tracing::error!(pod, %error, "the API server does not take the Event of an eviction");
+            return;
+        }
+        tracing::error!(pod, %error, "the API server does not take the report");
+        self.outcome = Some(format!("refused: {error}"));
     }
 }
 

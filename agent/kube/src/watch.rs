@@ -19,7 +19,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::time::error::Elapsed;
+use tokio::time::{Instant, error::Elapsed};
 
 use self::paced::Watches;
 use super::client::ApiClient;
@@ -110,13 +110,24 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         backoff: DefaultBackoff::default(),
         patience: rarely(),
         ill: None,
+        failed: Instant::now(),
     };
     let mut deadline = LIST_DEADLINE;
     loop {
         let opened = client.generation();
         let mut events = watcher.handler.open(watches.paced(client.client()));
         let mut is_listed = false;
-        while let Some(next) = next_event(&mut events, (!is_listed).then_some(deadline)).await {
+        loop {
+            let next = tokio::select! {
+                next = next_event(&mut events, (!is_listed).then_some(deadline)) => next,
+                () = watches.lasts_since(watcher.failed), if watcher.ill.is_some() => {
+                    watcher.recover();
+                    continue;
+                }
+            };
+            let Some(next) = next else {
+                break;
+            };
             match next {
                 Ok(event) => {
                     is_listed = match event {
@@ -155,16 +166,24 @@ struct Watcher<'a, L> {
     patience: ExponentialBackoff,
     /// Why it does not work.
     ill: Option<WatchFailure>,
+    /// Time of the last error.
+    failed: Instant,
 }
 
 impl<L: WatchHandler> Watcher<'_, L> {
     fn apply(&mut self, event: Event<L::Object>) {
-        if !matches!(event, Event::Init) && self.ill.take().is_some() {
+        if !matches!(event, Event::Init) {
+            self.recover();
+        }
+        self.handler.apply(event);
+    }
+
+    fn recover(&mut self) {
+        if self.ill.take().is_some() {
             self.handler.recovered();
             self.backoff.reset();
             self.patience = rarely();
         }
-        self.handler.apply(event);
     }
 
     /// Tells of it, renews what has expired, and waits.
@@ -174,6 +193,7 @@ impl<L: WatchHandler> Watcher<'_, L> {
             404 => WatchFailure::Absent,
             _ => WatchFailure::Passing,
         };
+        self.failed = Instant::now();
         let counters = &self.client.counters;
         // What is not installed is not broken.
         if !(L::RARE_RETRY && failure == WatchFailure::Absent) {

@@ -11,6 +11,7 @@ use crate::kube::decode::{JsonError, read, unix_seconds};
 use json::{ContainerJson, ContainerStatusJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
 
 mod allocation;
+mod document;
 mod json;
 mod resources;
 
@@ -18,6 +19,8 @@ mod resources;
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// Annotation of a mirror pod, which stands for a static pod in the API server.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+pub use document::PodDocument;
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";

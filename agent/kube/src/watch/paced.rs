@@ -11,7 +11,7 @@ use kube::{
     client::Body,
     runtime::{utils::Backoff as _, watcher::DefaultBackoff},
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tower::service_fn;
 
 use crate::counters::Counters;
@@ -24,6 +24,7 @@ const SHORT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Watches {
     state: Arc<Mutex<State>>,
+    opened: Arc<Notify>,
     counters: Arc<Counters>,
 }
 
@@ -38,6 +39,7 @@ impl Watches {
     pub fn new(counters: Arc<Counters>) -> Self {
         Self {
             state: Arc::default(),
+            opened: Arc::default(),
             counters,
         }
     }
@@ -56,11 +58,24 @@ impl Watches {
                 let answer = client.send(request).await?;
                 if is_watch && answer.status().is_success() {
                     watches.locked().opened = Some(Instant::now());
+                    watches.opened.notify_one();
                 }
                 Ok::<_, kube::Error>(answer)
             }
         };
         Client::new(service_fn(send), namespace)
+    }
+
+    /// Ends when a watch that was opened after `failed` has lasted: without objects no event tells.
+    pub async fn lasts_since(&self, failed: Instant) {
+        loop {
+            let opened = self.locked().opened.filter(|at| *at > failed);
+            match opened {
+                Some(at) if at.elapsed() >= SHORT => return,
+                Some(at) => tokio::time::sleep_until(at + SHORT).await,
+                None => self.opened.notified().await,
+            }
+        }
     }
 
     async fn pause(&self) {

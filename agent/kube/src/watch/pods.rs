@@ -10,7 +10,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use evictd_config::kube::{decode::JsonError, pod};
+use evictd_config::kube::{
+    decode::JsonError,
+    pod::{self, PodDocument},
+};
 use evictd_engine::{
     Pod,
     message::{DISRUPTION_TARGET, EVICTED, PHASE},
@@ -164,7 +167,7 @@ pub struct WatchedPod {
 impl<'de> Deserialize<'de> for WatchedPod {
     /// Never fails on a pod: one that cannot be read must not hide the others.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut value = Value::deserialize(deserializer)?;
+        let PodDocument(mut value) = PodDocument::deserialize(deserializer)?;
         if let Some(Value::Object(annotations)) = value.pointer_mut("/metadata/annotations") {
             leave_out_documents(annotations);
         }

@@ -14,6 +14,7 @@ use super::{
 use address::{Filter, bad_host, connect, endpoint};
 
 pub use address::ClusterAddresses;
+pub use body::parse as parse_answer;
 pub use hosts::Hosts;
 pub use tls::{Secrets, Trust};
 

@@ -11,6 +11,7 @@ use crate::expression::variables::POD;
 
 pub use http::{
     Answer, ClusterAddresses, Hosts, HttpProbe, ProbeError, Scheme, Secrets, Target, Trust,
+    parse_answer,
 };
 pub use object::ObjectProbe;
 
