@@ -48,7 +48,7 @@ pub use disk_use::{DiskUse, Found};
 const STEP: usize = 128;
 /// Entries of one pod until the next one has its turn.
 const SLICE: usize = 16_384;
-/// Ratio of the thread's sleep to the time that it has worked: 5 % of a CPU at most.
+/// Ratio of the thread's sleep to the time that it has worked: 5 % of a CPU, but for close walks.
 const REST: u32 = 19;
 /// Ratio of the thread's sleep to the time that it has worked while a disk is short, once all pods were walked: a
 /// quarter of a CPU.

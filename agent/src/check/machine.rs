@@ -156,27 +156,31 @@ fn swap(proc: &Path) -> Finding {
 /// A balloon that stays in `MemTotal`; any other is followed as the capacity.
 fn balloon(proc: &Path, sys: &Path) -> Option<Finding> {
     const TOPIC: &str = "balloon";
-    let (what, counts_as) = match Balloon::of_machine(sys) {
-        Balloon::None => return None,
-        Balloon::GivenBack => (
-            "deflates before the OOM killer comes",
-            "are room, and no growth",
+    const LOOKS_LIKE_GROWTH: &str = "what it takes looks like growth, and can cost pods";
+    let held = machine::balloon(proc).map(|bytes| bytes >> 20);
+    let (state, detail) = match (Balloon::of_machine(sys), held) {
+        (Balloon::None, _) => return None,
+        (Balloon::GivenBack, Some(mib)) => (
+            State::Ok,
+            format!(
+                "deflates before the OOM killer comes: the {mib} MiB that it holds are room, and no growth"
+            ),
         ),
-        Balloon::Taken => ("is one of VMware", "are no growth"),
+        (Balloon::GivenBack, None) => (
+            State::Degraded,
+            format!(
+                "deflates before the OOM killer comes, and the kernel does not tell what it holds (6.15 and later do): \
+                {LOOKS_LIKE_GROWTH}"
+            ),
+        ),
+        (Balloon::Taken, _) => (
+            State::Degraded,
+            format!(
+                "is one of VMware, of which the kernel does not tell what is taken in pages of 2 MiB: {LOOKS_LIKE_GROWTH}"
+            ),
+        ),
     };
-    Some(match machine::balloon(proc) {
-        Some(bytes) => {
-            let detail = format!("{what}: the {} MiB that it holds {counts_as}", bytes >> 20);
-            Finding::new(TOPIC, State::Ok, detail)
-        }
-        None => {
-            let detail = format!(
-                "{what}, and the kernel does not tell what it holds (6.15 and later do): what it takes looks like \
-                growth, and can cost pods"
-            );
-            Finding::new(TOPIC, State::Degraded, detail)
-        }
-    })
+    Some(Finding::new(TOPIC, state, detail))
 }
 
 fn numa(sys: &Path) -> Finding {
@@ -281,8 +285,7 @@ mod tests {
         assert_eq!(told((features, "0100\n"), "MemTotal: 1 kB\n"), None);
         assert_eq!(told(("none", ""), "MemTotal: 1 kB\n"), None);
         let vmware = ("module/vmw_balloon/initstate", "live\n");
-        assert_eq!(told(vmware, "Balloon: 0 kB\n"), Some(State::Ok));
-        assert_eq!(told(vmware, "MemTotal: 1 kB\n"), Some(State::Degraded));
+        assert_eq!(told(vmware, "Balloon: 0 kB\n"), Some(State::Degraded));
     }
 
     #[test]

@@ -14,11 +14,12 @@ use evictd_kube::{
     client::{DEADLINE, PATIENCE_AT_START},
     configz,
 };
+use evictd_sys::process::separate_arenas;
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
 use crate::daemon::{
-    self, ConfigSource, RunError,
+    ConfigSource, Daemon, RunError,
     log::{Log, LogWriter},
 };
 
@@ -50,6 +51,7 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    separate_arenas();
     let log = start_log(arguments.log_format)?;
     let ended = watch(arguments, &log);
     let reason = ended
@@ -64,6 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 }
 
 fn watch(arguments: &Arguments, log: &Arc<Log>) -> Result<(), CommandError> {
+    let daemon = Daemon::prepare(log)?;
     let kubelet_config = arguments.kubelet_config.as_deref();
     let warn = |error: &str| {
         tracing::warn!(error, "{CONFIGZ_UNKNOWN}");
@@ -77,7 +80,7 @@ fn watch(arguments: &Arguments, log: &Arc<Log>) -> Result<(), CommandError> {
         PATIENCE_AT_START,
         warn,
     )?;
-    Ok(daemon::run(&config, origin, log)?)
+    Ok(daemon.run(&config, origin, log)?)
 }
 
 /// Starts the log. Its thread is the first one: it has the priority and the CPUs of the process.

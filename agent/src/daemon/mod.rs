@@ -37,7 +37,7 @@ use evictd_engine::NodeState;
 use evictd_node::trigger::cgroups::CgroupEvents;
 use evictd_store::incident::files::Incidents;
 use evictd_sys::clock::monotonic_ns;
-use tokio::{io::unix::AsyncFd, time::Instant};
+use tokio::{io::unix::AsyncFd, runtime::Runtime, time::Instant};
 
 use crate::telemetry::{self, Health, MetricsRegistry};
 use evictions::{EnsureDead, EvictionLog};
@@ -74,36 +74,68 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Time for which work that blocks may go on when all else has ended ([`shutdown`]).
 const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// Runs until SIGTERM or SIGINT.
-///
-/// # Errors
-/// See [`RunError`].
-pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), RunError> {
-    if let Some(cluster) = &config.cluster {
-        cluster.required_node_name()?;
+/// What an agent needs before it reads its configuration.
+pub struct Daemon {
+    runtime: Runtime,
+    os_signals: OsSignals,
+}
+
+impl Daemon {
+    /// From here on SIGTERM, SIGINT and SIGHUP wait until the agent has started, and a panic ends the process.
+    ///
+    /// # Errors
+    /// The kernel has refused a thread, a file or a handler.
+    pub fn prepare(log: &Arc<Log>) -> Result<Self, RunError> {
+        abort_on_panic(log);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(6)
+            // Under PID pressure there may be none to be had when it is needed.
+            .thread_keep_alive(Duration::MAX)
+            .build()?;
+        let os_signals = runtime.block_on(async { OsSignals::listen() })?;
+        Ok(Self {
+            runtime,
+            os_signals,
+        })
     }
-    abort_on_panic(log);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(6)
-        // Under PID pressure there may be none to be had when it is needed.
-        .thread_keep_alive(Duration::MAX)
-        .build()?;
-    let health = Arc::new(Health::default());
-    let ended = runtime.block_on(async {
-        // Before all else: a signal that comes while the agent starts is handled when it has started.
-        let os_signals = OsSignals::listen()?;
-        if let Some(address) = config.health_address {
-            // Before the start: that it is not complete is an answer too.
-            let address = telemetry::serve_health(address, Arc::clone(&health))?;
-            tracing::info!(%address, "probes are answered");
+
+    /// Runs until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn run(
+        self,
+        config: &Config,
+        origin: ConfigSource,
+        log: &Arc<Log>,
+    ) -> Result<(), RunError> {
+        if let Some(cluster) = &config.cluster {
+            cluster.required_node_name()?;
         }
-        let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
-        agent.serve(os_signals).await
-    });
-    // Blocking tasks may hang on a disk: the runtime is not waited for beyond this.
-    runtime.shutdown_timeout(LAST_WORK);
-    ended
+        let ended = self
+            .runtime
+            .block_on(serve(config, origin, self.os_signals, log));
+        // Blocking tasks may hang on a disk: the runtime is not waited for beyond this.
+        self.runtime.shutdown_timeout(LAST_WORK);
+        ended
+    }
+}
+
+async fn serve(
+    config: &Config,
+    origin: ConfigSource,
+    os_signals: OsSignals,
+    log: &Arc<Log>,
+) -> Result<(), RunError> {
+    let health = Arc::new(Health::default());
+    if let Some(address) = config.health_address {
+        // Before the start: that it is not complete is an answer too.
+        let address = telemetry::serve_health(address, Arc::clone(&health))?;
+        tracing::info!(%address, "probes are answered");
+    }
+    let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
+    agent.serve(os_signals).await
 }
 
 /// Has a panic end the process: an agent without one of its threads is worse than a restart. The thread of the policy

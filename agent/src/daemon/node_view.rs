@@ -16,7 +16,7 @@ use evictd_node::{
     cgroup::{limited::headroom_below_limits, memory::MemoryCgroup, pids},
     memory_scope::Scope,
     pods::discovery::{guess, pods_below},
-    proc::machine::memory_total,
+    proc::machine::{has_swap, memory_total},
 };
 
 use super::{
@@ -98,7 +98,7 @@ impl NodeView {
                 state_dir: config.state_dir.clone(),
             },
         };
-        let memory = NodeMemory::new(config, &node.fastpath)?;
+        let memory = NodeMemory::new(config, &node.fastpath, has_swap())?;
         let (pods, hard_pods) = match pods {
             Some(pods) => (pods.manager, Some(pods.fastpath)),
             None => (None, None),

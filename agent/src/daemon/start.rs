@@ -9,10 +9,11 @@ use std::{
 use evictd_config::Config;
 use evictd_engine::{NodeState, Signal};
 use evictd_manager::{Command, MitigationWorker};
-use evictd_node::{cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry};
-use evictd_store::{
-    incident::files::Incidents, journal::Journal, record::oom_kill::PodName, restore::Restored,
+use evictd_node::{
+    cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry,
+    proc::machine::has_swap,
 };
+use evictd_store::{incident::files::Incidents, journal::Journal, restore::Restored};
 use evictd_sys::process::{give_back_memory, raise_open_files};
 use jiff::Timestamp;
 
@@ -58,6 +59,8 @@ impl Opened {
         if is_paused_before(config) {
             fastpath::stop_for_pause(config);
         }
+        // Swap that comes from here on is found at the first tick.
+        let had_swap = has_swap();
         let node = node_scopes(config)?;
         let (threshold, capacity) = (
             node.fastpath.thresholds().threshold,
@@ -70,13 +73,11 @@ impl Opened {
         // Limits count what an earlier agent has done before any pod is judged.
         restore::charge_limits(&policies.evaluator, &pods.restored, pods.disk.queue());
         policies.set_pods(&pods.table);
-        let (memory, first) = WatchedMemory::new(config, node.fastpath)?;
+        let (memory, first) = WatchedMemory::new(config, node.fastpath, had_swap)?;
         let scopes = first.fastpath;
         let mut oom = OomKills::new(&scopes, &pods.table.entries);
-        for (pod, signalled, lasts, how) in restore::under_way(&pods.restored, &pods.table.entries)
-        {
-            oom.attributor
-                .note_eviction(PodName::from(pod), signalled, lasts, how);
+        for eviction in restore::under_way(&pods.restored, &pods.table.entries) {
+            oom.attributor.note_eviction(eviction);
         }
         let mut programs = programs::load(config, &scopes)?;
         let mut signals = signals::build(config, node.manager, first.pods_of_manager);

@@ -261,6 +261,8 @@ pub struct RestoredKill {
 pub struct RestoredRequest {
     /// The pod's UID.
     pub uid: String,
+    /// The signal that was short.
+    pub signal: String,
     /// Time of the request, in nanoseconds of CLOCK_MONOTONIC.
     pub at: u64,
     /// Rest of the pod's time, in nanoseconds; 0 if it is over.
@@ -324,6 +326,7 @@ impl Restored {
             let grace = u64::try_from(grace_ns(&e.counted)).unwrap_or(0);
             Some(RestoredRequest {
                 uid: e.counted.uid.clone(),
+                signal: e.counted.signal.clone(),
                 at: e.counted.at,
                 left: e.counted.grace_period_seconds.map(|_| {
                     let end = e.counted.at.saturating_add(grace);

@@ -25,8 +25,8 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    kubelet_times::MONITORING_INTERVAL_NS, message::resource_of, record::KillOutcome,
-    soft::Departure, units::nanos,
+    Cause, Resource, Signal, kubelet_times::MONITORING_INTERVAL_NS, message::resource_of,
+    record::KillOutcome, soft::Departure, units::nanos,
 };
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};
@@ -37,7 +37,11 @@ use evictd_store::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::{Agent, TICK, oom::Ending, pods::PodSource};
+use super::{
+    Agent, TICK,
+    oom::{Ending, NotedEviction},
+    pods::PodSource,
+};
 use ensure_dead::KilledPod;
 use eviction_log::log_request;
 
@@ -109,8 +113,16 @@ impl Agent {
         );
         let pod = PodName::from(&decided.pod.pod);
         self.policies.log_objection(&pod);
-        let attributor = &mut self.oom.attributor;
-        attributor.note_eviction(pod, signalled, Duration::ZERO, outcome.into());
+        self.oom.attributor.note_eviction(NotedEviction {
+            pod,
+            signalled,
+            grace: Duration::ZERO,
+            ending: outcome.into(),
+            resource: match decided.eviction.cause {
+                Cause::Pressure(signal) => Some(signal.resource()),
+                Cause::LocalStorage(_) => None,
+            },
+        });
         let record = self.eviction_log.record_manager_eviction(decided);
         self.follow_killed_pod(&decided.pod, signalled, outcome);
         let record = Record::evicted(record);
@@ -182,16 +194,16 @@ impl Agent {
         };
         self.policies.log_objection(&pod);
         let incident = Incident::of_request(record);
-        let how = match incident.eviction.shadow {
-            true => Ending::Shadow,
-            false => Ending::NotBySigkill,
-        };
-        let (signalled, grace) = (
-            incident.eviction.stages.signalled,
-            incident.grace().unwrap_or_default(),
-        );
-        let attributor = &mut self.oom.attributor;
-        attributor.note_eviction(pod, signalled, grace, how);
+        self.oom.attributor.note_eviction(NotedEviction {
+            pod,
+            signalled: incident.eviction.stages.signalled,
+            grace: incident.grace().unwrap_or_default(),
+            ending: match incident.eviction.shadow {
+                true => Ending::Shadow,
+                false => Ending::NotBySigkill,
+            },
+            resource: resource_of_signal(&incident.eviction.signal),
+        });
         self.begin(incident);
     }
 
@@ -221,12 +233,17 @@ impl Agent {
                     by_kubelet.message,
                     "the kubelet has evicted a pod"
                 );
+                let resource = resource_of(&by_kubelet.message);
                 if let Some(entry) = self.pods.entry(&by_kubelet.uid) {
                     let now = monotonic_ns();
-                    // The kubelet had begun before its status came here, at the last tick at the earliest.
-                    let begun = now.saturating_sub(nanos(TICK));
-                    let (pod, attributor) = (PodName::from(&entry.pod), &mut self.oom.attributor);
-                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::NotBySigkill);
+                    self.oom.attributor.note_eviction(NotedEviction {
+                        pod: PodName::from(&entry.pod),
+                        // The kubelet had begun before its status came here, at the last tick at the earliest.
+                        signalled: now.saturating_sub(nanos(TICK)),
+                        grace: Duration::ZERO,
+                        ending: Ending::NotBySigkill,
+                        resource,
+                    });
                     self.fastpath
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);
@@ -235,13 +252,18 @@ impl Agent {
                 if is_recent(&by_kubelet.time) {
                     self.manager.send(Command::EvictedByKubelet {
                         uid: by_kubelet.uid.clone(),
-                        resource: resource_of(&by_kubelet.message),
+                        resource,
                     });
                 }
             }
             self.append_to_journal(record);
         }
     }
+}
+
+/// The resource of a signal's name; `None` for another cause.
+fn resource_of_signal(name: &str) -> Option<Resource> {
+    name.parse::<Signal>().ok().map(Signal::resource)
 }
 
 /// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339.

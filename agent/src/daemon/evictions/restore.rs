@@ -3,13 +3,14 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
-    ManagedPod as _, Pod, Resource, RestoredState, Signal, kubelet_times::MONITORING_INTERVAL_NS,
+    ManagedPod as _, Resource, RestoredState, kubelet_times::MONITORING_INTERVAL_NS,
 };
 use evictd_fastpath::RestoredVictim;
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
+    record::oom_kill::PodName,
     restore::{Restored, UNDER_WAY_NS},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -18,8 +19,9 @@ use jiff::Timestamp;
 use super::{
     clear,
     ensure_dead::{EnsureDead, KILL_TIMEOUT, KilledPod},
+    resource_of_signal,
 };
-use crate::daemon::oom::Ending;
+use crate::daemon::oom::{Ending, NotedEviction};
 
 /// Charges the limits with the earlier evictions, before any pod is judged. A limit that comes later counts what the
 /// journal has by then.
@@ -53,34 +55,39 @@ pub fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<Restor
 
 /// Time of the last kill for memory within the kubelet's interval: the pace goes on.
 pub fn last_eviction(restored: &Restored) -> Option<u64> {
-    let of_memory = restored.victims().into_iter().filter(|victim| {
-        let signal = victim.signal.parse::<Signal>();
-        signal.is_ok_and(|signal| signal.resource() == Resource::Memory)
-    });
+    let victims = restored.victims().into_iter();
+    let of_memory = victims.filter(|v| resource_of_signal(&v.signal) == Some(Resource::Memory));
     let last = of_memory.map(|victim| victim.signalled).max()?;
     (monotonic_ns().saturating_sub(last) < MONITORING_INTERVAL_NS).then_some(last)
 }
 
-/// Lists the earlier agent's evictions that may be under way: what the OOM killer does meanwhile comes after them. Each
-/// with its pod, the time of its signal, how long it lasts, and how the pod ends.
-pub fn under_way<'a>(
-    restored: &Restored,
-    entries: &'a [Arc<PodEntry>],
-) -> Vec<(&'a Pod, u64, Duration, Ending)> {
+/// Lists the earlier agent's evictions that may be under way: what the OOM killer does meanwhile comes after them.
+pub fn under_way(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<NotedEviction> {
     let now = monotonic_ns();
+    let noted = |uid: &str, signal: &str, signalled: u64, left, ending| {
+        let entry = is_there(entries, uid, signalled)?;
+        Some(NotedEviction {
+            pod: PodName::from(&entry.pod),
+            signalled,
+            grace: Duration::from_nanos(now.saturating_sub(signalled)) + left,
+            ending,
+            resource: resource_of_signal(signal),
+        })
+    };
     let killed = restored.victims().into_iter();
-    let killed = killed.map(|victim| (victim.uid, victim.signalled, KILL_TIMEOUT, Ending::Killed));
-    let requested = restored.requests().into_iter();
-    let requested = requested.map(|request| {
+    let killed =
+        killed.filter_map(|v| noted(&v.uid, &v.signal, v.signalled, KILL_TIMEOUT, Ending::Killed));
+    let requested = restored.requests().into_iter().filter_map(|request| {
         let left = Duration::from_nanos(request.left);
-        (request.uid, request.at, left, Ending::NotBySigkill)
+        noted(
+            &request.uid,
+            &request.signal,
+            request.at,
+            left,
+            Ending::NotBySigkill,
+        )
     });
-    let lasts = |at: u64, left| Duration::from_nanos(now.saturating_sub(at)) + left;
-    let all = killed.chain(requested).filter_map(|(uid, at, left, how)| {
-        let entry = is_there(entries, &uid, at)?;
-        Some((&entry.pod, at, lasts(at, left), how))
-    });
-    all.collect()
+    killed.chain(requested).collect()
 }
 
 /// Goes on with what the earlier agent was doing: what is left of its victims is killed once more, and the volumes of

@@ -25,6 +25,8 @@ pub(super) struct RunningFastPath {
     pub status: Arc<FastPathStatus>,
     /// Whether the thread has real-time priority.
     pub is_realtime: bool,
+    /// Whether a guard outlives this agent.
+    pub is_pinned: bool,
 }
 
 /// Arguments of `start`.
@@ -95,6 +97,7 @@ impl RunningFastPath {
             events,
             status,
             is_realtime,
+            is_pinned,
         })
     }
 

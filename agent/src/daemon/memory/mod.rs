@@ -34,7 +34,11 @@ pub struct FirstScopes {
 }
 
 impl WatchedMemory {
-    pub fn new(config: &Config, node: Scope) -> Result<(Self, FirstScopes), RunError> {
+    pub fn new(
+        config: &Config,
+        node: Scope,
+        had_swap: bool,
+    ) -> Result<(Self, FirstScopes), RunError> {
         let mut allocatable = Allocatable::new(config, &node);
         let pods = allocatable.first();
         let (pods, pods_of_manager) = match pods {
@@ -42,7 +46,7 @@ impl WatchedMemory {
             None => (None, None),
         };
         let watched = Self {
-            node: NodeMemory::new(config, &node)?,
+            node: NodeMemory::new(config, &node, had_swap)?,
             allocatable,
             protection: protection(&node),
         };

@@ -18,6 +18,8 @@ use crate::daemon::RunError;
 #[derive(Debug)]
 pub struct NodeMemory {
     cgroup: MemoryCgroup,
+    /// Id of the cgroup that is watched: another one may be at its path by now.
+    watched: u64,
     /// The scope is this machine, not a cgroup that was configured.
     is_machine: bool,
     proc: PathBuf,
@@ -30,18 +32,19 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Opens the memory of the node's scope.
+    /// Opens the memory of the node's scope. `had_swap`: the machine had swap before the scope was opened.
     ///
     /// # Errors
     /// Its cgroup is gone.
-    pub fn new(config: &Config, node: &Scope) -> Result<Self, RunError> {
+    pub fn new(config: &Config, node: &Scope, had_swap: bool) -> Result<Self, RunError> {
         let cgroup = MemoryCgroup::open(node.cgroup().path()).map_err(ScopeError::from)?;
         Ok(Self {
             cgroup,
+            watched: node.cgroup().id(),
             is_machine: config.scope.cgroup.is_none(),
             proc: "/proc".into(),
             capacity: node.capacity(),
-            has_swap: has_swap(),
+            has_swap: had_swap,
             refused: None,
         })
     }
@@ -66,11 +69,10 @@ impl NodeMemory {
     /// The thresholds cannot be kept with the new capacity.
     pub fn update(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
         let has_swap = has_swap();
-        let is_same = self.cgroup.is_there();
+        let is_same = self.cgroup.is_there() && self.cgroup.id() == self.watched;
         if is_same && self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
         }
-        // Opened first: where it is made anew meanwhile, the next look finds that it is another one.
         let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(ScopeError::from)?;
         let scopes = node_scopes(config)?;
         if !is_same {
@@ -78,6 +80,7 @@ impl NodeMemory {
             tracing::warn!(%cgroup, "the scope's cgroup was made anew: it is watched from now on");
         }
         self.cgroup = cgroup;
+        self.watched = scopes.fastpath.cgroup().id();
         self.capacity = scopes.fastpath.capacity();
         self.has_swap = has_swap;
         Ok(Some(scopes))
@@ -152,7 +155,7 @@ mod tests {
         });
         let config = Config::from_values(config, None).unwrap();
         let node = node_scopes(&config).unwrap().fastpath;
-        let mut memory = NodeMemory::new(&config, &node).unwrap();
+        let mut memory = NodeMemory::new(&config, &node, has_swap()).unwrap();
         assert!(memory.refresh(&config).is_none());
         limit(2000);
         let scopes = memory.refresh(&config).unwrap();
@@ -169,5 +172,39 @@ mod tests {
         limit(2000);
         assert!(memory.refresh(&config).is_none());
         assert!(memory.refused.is_none());
+    }
+
+    /// The start waits for servers between the two.
+    #[test]
+    fn swap_and_a_cgroup_that_come_while_the_agent_starts_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = dir.path().join("scope");
+        let make = || {
+            fs::create_dir(&scope).unwrap();
+            let stat = "anon 0\nfile 0\ninactive_file 0\nactive_file 0\n";
+            for (file, text) in [
+                ("memory.current", "1"),
+                ("memory.stat", stat),
+                ("memory.max", "104857600"),
+            ] {
+                fs::write(scope.join(file), text).unwrap();
+            }
+        };
+        make();
+        let config =
+            json!({ "scope": { "cgroup": scope }, "evictionHard": { "memory.available": "25%" } });
+        let config = Config::from_values(config, None).unwrap();
+        let node = node_scopes(&config).unwrap().fastpath;
+        let open = |had_swap| NodeMemory::new(&config, &node, had_swap).unwrap();
+        assert!(open(has_swap()).refresh(&config).is_none());
+        let mut memory = open(!has_swap());
+        assert!(memory.refresh(&config).is_some());
+        assert!(memory.refresh(&config).is_none());
+        fs::rename(&scope, dir.path().join("former")).unwrap();
+        make();
+        let mut memory = open(has_swap());
+        let scopes = memory.refresh(&config).expect("it is another cgroup");
+        assert_ne!(scopes.fastpath.cgroup().id(), node.cgroup().id());
+        assert!(memory.refresh(&config).is_none());
     }
 }

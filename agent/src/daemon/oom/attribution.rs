@@ -13,6 +13,7 @@ use std::{
 };
 
 use evictd_engine::{
+    Resource,
     record::KillOutcome,
     units::{SECOND, nanos},
 };
@@ -73,6 +74,21 @@ impl From<KillOutcome> for Ending {
     }
 }
 
+/// An eviction whose end the fast path does not report.
+#[derive(Debug)]
+pub struct NotedEviction {
+    /// The pod.
+    pub pod: PodName,
+    /// Time of the signal or of the request, in nanoseconds of CLOCK_MONOTONIC.
+    pub signalled: u64,
+    /// The pod's time to end by itself.
+    pub grace: Duration,
+    /// How it ends.
+    pub ending: Ending,
+    /// What was short; `None` above a limit of the pod's own, or where that is not known.
+    pub resource: Option<Resource>,
+}
+
 /// One eviction that is remembered.
 #[derive(Debug)]
 struct Remembered {
@@ -86,6 +102,8 @@ struct Remembered {
     /// nanoseconds.
     lasts: u64,
     ending: Ending,
+    /// Whether memory was short: what went for a disk does not come before a kill of the OOM killer.
+    for_memory: bool,
 }
 
 impl Remembered {
@@ -201,6 +219,7 @@ impl OomAttributor {
                 ended: 0,
                 lasts: RECENT_NS,
                 ending: evicted.outcome.into(),
+                for_memory: true,
             }),
             FastPathEvent::Finished(finished) => {
                 let mut evictions = self.evictions.iter_mut();
@@ -213,16 +232,16 @@ impl OomAttributor {
         }
     }
 
-    /// Takes note of an eviction whose end the fast path does not report: by the manager, by the kubelet, or a soft one
-    /// with this grace period. `signalled` is in nanoseconds of CLOCK_MONOTONIC.
-    pub fn note_eviction(&mut self, pod: PodName, signalled: u64, grace: Duration, ending: Ending) {
+    /// Takes note of an eviction whose end the fast path does not report: by the manager, by the kubelet, or a soft one.
+    pub fn note_eviction(&mut self, noted: NotedEviction) {
         self.remember(Remembered {
             number: None,
-            pod,
-            signalled,
+            pod: noted.pod,
+            signalled: noted.signalled,
             ended: 0,
-            lasts: nanos(grace).saturating_add(RECENT_NS),
-            ending,
+            lasts: nanos(noted.grace).saturating_add(RECENT_NS),
+            ending: noted.ending,
+            for_memory: noted.resource == Some(Resource::Memory),
         });
     }
 
@@ -419,7 +438,7 @@ impl OomAttributor {
         all.find(|(known, _)| *known == id).map(|(_, name)| name)
     }
 
-    /// Evictions that were under way at that moment or had ended shortly before, oldest first.
+    /// Evictions for memory that were under way at that moment or had ended shortly before, oldest first.
     fn before(&self, at: u64) -> Vec<Before> {
         let before = |e: &Remembered| Before {
             pod: e.pod.clone(),
@@ -427,7 +446,8 @@ impl OomAttributor {
             in_flight: e.is_in_flight(at),
             shadow: e.ending == Ending::Shadow,
         };
-        let recent = self.evictions.iter().filter(|e| e.is_recent(at));
+        let recent = self.evictions.iter();
+        let recent = recent.filter(|e| e.for_memory && e.is_recent(at));
         recent.map(before).collect()
     }
 

@@ -18,7 +18,7 @@ use super::{Agent, memory::CGROUP_MOUNT};
 use attribution::OomAttributor;
 use unattributed::{KillSummary, UnattributedKills};
 
-pub use attribution::{Ending, OomCounters};
+pub use attribution::{Ending, NotedEviction, OomCounters};
 
 /// What is known of the kills so far.
 pub struct OomKills {

@@ -146,6 +146,10 @@ impl Agent {
                 capacity,
             ));
         }
+        if self.config.shadow && !new.shadow && new.pinned_guard.enabled && !self.fastpath.is_pinned
+        {
+            tracing::warn!("shadow mode ends: the pinned guard is installed at the next start");
+        }
         warn_no_hard_threshold(&new.eviction.thresholds);
         warn_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
         self.ensure_dead.set_shadow(new.shadow);

@@ -84,6 +84,17 @@ fn the_cause_is_the_cgroup_that_was_full() {
     }
 }
 
+/// An eviction for memory of a pod without a name.
+fn noted(signalled: u64, ending: Ending) -> NotedEviction {
+    NotedEviction {
+        pod: PodName::default(),
+        signalled,
+        grace: Duration::ZERO,
+        ending,
+        resource: Some(Resource::Memory),
+    }
+}
+
 // R48
 #[test]
 fn it_is_counted_which_was_first() {
@@ -99,6 +110,7 @@ fn it_is_counted_which_was_first() {
         ended,
         lasts: RECENT_NS,
         ending,
+        for_memory: true,
     };
     // Decided and not done: the OOM killer was first all the same.
     evidence.evictions.push_back(remembered(0, Ending::Shadow));
@@ -125,11 +137,24 @@ fn it_is_counted_which_was_first() {
     // A pod that was asked to go has its grace period.
     evidence.evictions.clear();
     let (asked, grace) = (monotonic_ns() - 4 * RECENT_NS, Duration::from_secs(30));
-    evidence.note_eviction(PodName::default(), asked, grace, Ending::NotBySigkill);
+    evidence.note_eviction(NotedEviction {
+        grace,
+        ..noted(asked, Ending::NotBySigkill)
+    });
     assert!(!evidence.attribute(&kill(levels, 0)).unwrap().was_first);
+    // What has gone for a disk was no answer to the shortage of memory.
+    evidence.evictions.clear();
+    for resource in [Some(Resource::EphemeralStorage), None] {
+        evidence.note_eviction(NotedEviction {
+            resource,
+            ..noted(monotonic_ns(), Ending::Killed)
+        });
+    }
+    let told = evidence.attribute(&kill(levels, 0)).unwrap();
+    assert!(told.was_first && told.before.is_empty());
     let counters = evidence.counters();
     let [first, after] = [&counters.first, &counters.after_eviction];
-    assert_eq!(first.load(Ordering::Relaxed), 4);
+    assert_eq!(first.load(Ordering::Relaxed), 5);
     assert_eq!(after.load(Ordering::Relaxed), 3);
 }
 
@@ -210,7 +235,10 @@ fn a_process_that_was_dying_is_no_kill() {
         (Ending::NotBySigkill, true),
         (Ending::Killed, false),
     ] {
-        evidence.note_eviction(victim.clone(), at, Duration::ZERO, how);
+        evidence.note_eviction(NotedEviction {
+            pod: victim.clone(),
+            ..noted(at, how)
+        });
         let told = evidence.attribute(&oom::OomKill {
             time_ns: at + 1,
             ..kill(levels, 0)
