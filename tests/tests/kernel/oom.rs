@@ -1,5 +1,7 @@
 //! Evidence of the OOM killer, by real kills: at a pod's own limit, at the scope's, and of the machine.
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
 use evictd_node::trigger::oom::{OomKill, OomReader, UNKNOWN};
 use evictd_store::record::oom_kill::OomCause;
 use evictd_sys::page::page_size;
@@ -11,6 +13,14 @@ use evictd_tests::{
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 
+/// The agent counts kills by what the kernel counts for the whole machine: a process that is only helped to die takes the
+/// count of a kill that is read with it. The test of that runs alone.
+static COUNTED: RwLock<()> = RwLock::new(());
+
+fn counted() -> RwLockReadGuard<'static, ()> {
+    COUNTED.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The kill of this process, if it is told in time; others are passed over.
 fn kill_of(telemetry: &mut OomReader, pid: u32) -> Option<OomKill> {
     let is_it = |kill: &OomKill| kill.pid == pid;
@@ -20,6 +30,7 @@ fn kill_of(telemetry: &mut OomReader, pid: u32) -> Option<OomKill> {
 /// What the record says of the victim is what was true of it.
 #[test]
 fn the_victim_is_described() {
+    let _others = counted();
     skip_if!(no_bpf());
     let mut object = BpfObject::load().unwrap();
     let (mut telemetry, refused) = OomReader::attach(&mut object).unwrap();
@@ -74,6 +85,7 @@ fn node_with(name: &str, mib: u64, pod: &str) -> (Files, PathBuf) {
 // R45
 #[test]
 fn a_pod_at_its_own_limit_is_told_apart() {
+    let _others = counted();
     let (mut files, container) = with_bpf!(node("ownlimit", 512));
     let pod = format!("kubepods/besteffort/pod{UID}");
     files.scope().limit_child(&pod, 48 * MIB).unwrap();
@@ -102,6 +114,7 @@ fn a_pod_at_its_own_limit_is_told_apart() {
 // R45, R48
 #[test]
 fn a_container_that_is_killed_as_a_whole_is_one_kill() {
+    let _others = counted();
     let (mut files, first) = with_bpf!(node("whole", 1024));
     skip_if!(no_groups(files.scope()));
     let pod = format!("kubepods/besteffort/pod{UID}");
@@ -152,6 +165,7 @@ fn no_groups(scope: &TestCgroup) -> Option<&'static str> {
 // R45
 #[test]
 fn a_victim_far_down_is_told() {
+    let _others = counted();
     for levels in [12, 20] {
         let pod = vec!["deep"; levels].join("/");
         let (files, container) = with_bpf!(node_with("deep", 96, &pod));
@@ -169,6 +183,7 @@ fn a_victim_far_down_is_told() {
 // R47, R48
 #[test]
 fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
+    let _others = counted();
     let (files, container) = with_bpf!(node("scopelimit", 192));
     let _agent = files.start(&["--shadow"]);
     Hog::until_killed(&container, &["--mib", "400", "--rate", "200"]);
@@ -187,6 +202,7 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
 // R48
 #[test]
 fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
+    let _others = counted();
     let (mut files, container) = with_bpf!(node("asked", 192));
     files.soft("160Mi");
     files.config["evictionHard"] = json!({ "memory.available": "0%" });
@@ -216,6 +232,7 @@ fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
 #[test]
 fn a_process_that_is_only_helped_to_die_is_no_kill() {
     skip_if!(no_bpf());
+    let _alone = COUNTED.write().unwrap_or_else(PoisonError::into_inner);
     let proc = Path::new("/proc");
     for _ in 0..5 {
         let before = oom_kills_of_machine(proc).unwrap();

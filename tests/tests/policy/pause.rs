@@ -16,7 +16,7 @@ fn config_map(paused: &str) -> Value {
     json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})
 }
 
-fn obedient() -> Following {
+fn follow_both() -> Following {
     let f = Following::new(|server| {
         let mut other = config_map("true");
         other["metadata"]["name"] = "another".into();
@@ -36,33 +36,33 @@ fn obedient() -> Following {
     f
 }
 
-fn pulled(f: &Following) -> Vec<&'static str> {
-    let pulled = PauseSource::ALL.into_iter().filter(|b| f.pauses.is_set(*b));
-    pulled.map(PauseSource::as_str).collect()
+fn set_sources(f: &Following) -> Vec<&'static str> {
+    let set = PauseSource::ALL.into_iter().filter(|b| f.pauses.is_set(*b));
+    set.map(PauseSource::as_str).collect()
 }
 
 #[test]
 fn the_node_and_the_config_map_are_obeyed() {
-    let f = obedient();
+    let f = follow_both();
     f.server.state().annotate_node(PAUSED, Some("true"));
-    assert!(f.wait(|f| pulled(f) == ["node"]));
+    assert!(f.wait(|f| set_sources(f) == ["node"]));
     put_map(&f, "true");
-    assert!(f.wait(|f| pulled(f) == ["node", "configMap"]));
+    assert!(f.wait(|f| set_sources(f) == ["node", "configMap"]));
     f.server.state().annotate_node(PAUSED, None);
-    assert!(f.wait(|f| pulled(f) == ["configMap"]));
+    assert!(f.wait(|f| set_sources(f) == ["configMap"]));
     assert!(f.pauses.is_paused());
     put_map(&f, "false");
-    assert!(f.wait(|f| pulled(f).is_empty()));
+    assert!(f.wait(|f| set_sources(f).is_empty()));
     put_map(&f, "true");
-    assert!(f.wait(|f| pulled(f) == ["configMap"]));
+    assert!(f.wait(|f| set_sources(f) == ["configMap"]));
     f.server
         .state()
         .remove(Collection::ConfigMaps, "evictd", "evictd-pause");
-    assert!(f.wait(|f| pulled(f).is_empty()));
+    assert!(f.wait(|f| set_sources(f).is_empty()));
     // A word that means nothing pauses nothing: the one after it is obeyed.
     f.server.state().annotate_node(PAUSED, Some("yes"));
     put_map(&f, "true");
-    assert!(f.wait(|f| pulled(f) == ["configMap"]));
+    assert!(f.wait(|f| set_sources(f) == ["configMap"]));
     // Of the Node only itself, of that only the metadata; of the ConfigMaps only the one.
     let state = f.server.state();
     let nodes: Vec<_> = state.all("GET", "/api/v1/nodes").collect();
@@ -81,47 +81,60 @@ fn the_node_and_the_config_map_are_obeyed() {
 
 #[test]
 fn the_last_word_holds_while_the_api_server_is_away() {
-    let mut f = obedient();
+    let mut f = follow_both();
     f.server.state().annotate_node(PAUSED, Some("true"));
-    assert!(f.wait(|f| pulled(f) == ["node"]));
+    assert!(f.wait(|f| set_sources(f) == ["node"]));
     f.server.go_away();
     assert!(f.wait(|f| f.connection.counters.watch_errors.get() > 0));
-    assert_eq!(pulled(&f), ["node"]);
+    assert_eq!(set_sources(&f), ["node"]);
     f.server.state().annotate_node(PAUSED, None);
     f.server.come_back().unwrap();
-    assert!(f.wait(|f| pulled(f).is_empty()));
+    assert!(f.wait(|f| set_sources(f).is_empty()));
 }
 
+/// The agent learns of a pause from the Node, and after a restart without the API server from its cache.
 #[test]
 fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
-    let mut member = as_root!(ClusterNode::new("pause", 256).unwrap());
-    let address = listen(&mut member.config, "metricsAddress");
-    let wild = member.best_effort("wild", 1);
-    member.server.state().put_policy(
-        "labelled",
-        json!({"selector": {"matchLabels": {"app": "wild"}}, "rules": [{"name": "r", "evict": "Always"}]}),
-    );
-    member.server.state().annotate_node(PAUSED, Some("true"));
-    let agent = member.start().unwrap();
-    for line in [
-        "evictd_paused{by=\"node\"} 1",
-        "evictd_policy_pods{policy=\"labelled\"} 1",
-        "evictd_policies_refused{source=\"api\"} 0",
-    ] {
-        assert!(until(SOON, || shows(&address, line)), "{line}");
+    const IS_PAUSED: &str = "evictd_paused{by=\"node\"} 1";
+    for restarts in [false, true] {
+        let mut member = as_root!(ClusterNode::new("pause", 256).unwrap());
+        let address = listen(&mut member.config, "metricsAddress");
+        let wild = member.best_effort("wild", 1);
+        member.server.state().put_policy(
+            "labelled",
+            json!({"selector": {"matchLabels": {"app": "wild"}}, "rules": [{"name": "r", "evict": "Always"}]}),
+        );
+        member.server.state().annotate_node(PAUSED, Some("true"));
+        let mut agent = member.start().unwrap();
+        for line in [
+            IS_PAUSED,
+            "evictd_policy_pods{policy=\"labelled\"} 1",
+            "evictd_policies_refused{source=\"api\"} 0",
+        ] {
+            assert!(until(SOON, || shows(&address, line)), "{line}");
+        }
+        if restarts {
+            drop(agent);
+            assert_eq!(pauses(&member), [word(true)]);
+            member.server.go_away();
+            agent = member.start().unwrap();
+            assert!(shows(&address, IS_PAUSED), "from its very start");
+        }
+        let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
+        assert!(member.cgroup.holds(195));
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(hog.is_alive() && member.evictions().is_empty());
+        member.server.state().annotate_node(PAUSED, None);
+        if restarts {
+            member.server.come_back().unwrap();
+        }
+        hog.killed();
+        let is_lifted = || shows(&address, "evictd_paused{by=\"node\"} 0");
+        assert!(until(SOON, is_lifted));
+        drop(agent);
+        // A second agent has found nothing new at its start.
+        assert_eq!(pauses(&member), [word(true), word(false)]);
     }
-    let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
-    assert!(member.cgroup.holds(195));
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(hog.is_alive() && member.evictions().is_empty());
-    member.server.state().annotate_node(PAUSED, None);
-    hog.killed();
-    assert!(until(SOON, || shows(
-        &address,
-        "evictd_paused{by=\"node\"} 0"
-    )));
-    drop(agent);
-    assert_eq!(pauses(&member), [word(true), word(false)]);
 }
 
 /// The Node's word, which is the only one.
@@ -200,33 +213,4 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
     // Half a file is none, and no reason not to start.
     fs::write(&file, &text[..text.len() / 2]).unwrap();
     drop(member.start().unwrap());
-}
-
-#[test]
-fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
-    let mut member = as_root!(ClusterNode::new("pausekept", 256).unwrap());
-    let wild = member.best_effort("wild", 1);
-    member.server.state().annotate_node(PAUSED, Some("true"));
-    let address = listen(&mut member.config, "metricsAddress");
-    let is_paused = || shows(&address, "evictd_paused{by=\"node\"} 1");
-    let first = member.start().unwrap();
-    assert!(until(SOON, is_paused));
-    drop(first);
-    assert_eq!(pauses(&member), [word(true)]);
-    member.server.go_away();
-    let second = member.start().unwrap();
-    assert!(is_paused(), "from its very start");
-    let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
-    assert!(member.cgroup.holds(195));
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(hog.is_alive());
-    member.server.state().annotate_node(PAUSED, None);
-    member.server.come_back().unwrap();
-    hog.killed();
-    drop(second);
-    assert_eq!(
-        pauses(&member),
-        [word(true), word(false)],
-        "the second agent has found nothing new at its start"
-    );
 }
