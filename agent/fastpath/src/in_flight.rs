@@ -247,9 +247,14 @@ impl InFlight {
     }
 
     pub fn contains(&self, entry: &PodEntry) -> bool {
-        self.victims
-            .iter()
-            .any(|v| v.pod.memory.id() == entry.memory.id())
+        self.signalled(entry).is_some()
+    }
+
+    /// Time of a victim's SIGKILL, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn signalled(&self, entry: &PodEntry) -> Option<u64> {
+        let id = entry.memory.id();
+        let victim = self.victims.iter().find(|v| v.pod.memory.id() == id)?;
+        Some(victim.terminating.signalled())
     }
 
     /// Computes the memory of the victims that `scope` counts. Does not allocate.

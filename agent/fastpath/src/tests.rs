@@ -502,7 +502,7 @@ impl TriggerSet for Program {
 /// look the pod is still a victim of the agent before, although its processes are gone.
 #[test]
 fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
-    let evictions = |is_earlier_victim: bool| {
+    let evictions = |earlier_victim: Option<u64>| {
         let dir = tempfile::tempdir().unwrap();
         let cgroup = Cgroup(dir.path());
         let mut setup = cgroup.setup();
@@ -516,22 +516,27 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
             }),
             ..Program::default()
         });
-        if is_earlier_victim {
+        if let Some(signalled) = earlier_victim {
             setup.restored.push(RestoredVictim {
                 pod,
-                signalled: 1,
+                signalled,
                 signal: Some(Signal::MemoryAvailable),
                 is_stuck: false,
             });
         }
         let mut watch = watch(setup);
         watch.run_once(monotonic_ns());
-        let events = std::iter::from_fn(|| watch.events.next());
+        let events: Vec<_> = std::iter::from_fn(|| watch.events.next()).collect();
         let is_eviction =
-            |event: &FastPathEvent| matches!(event, FastPathEvent::Evicted(e) if e.by_kernel);
-        events.filter(is_eviction).count()
+            |event: &&FastPathEvent| matches!(event, FastPathEvent::Evicted(e) if e.by_kernel);
+        let is_told = |event: &&FastPathEvent| matches!(event, FastPathEvent::KernelKill(..));
+        let count = |is: &dyn Fn(&&FastPathEvent) -> bool| events.iter().filter(is).count();
+        (count(&is_eviction), count(&is_told))
     };
-    assert_eq!([evictions(false), evictions(true)], [1, 0]);
+    assert_eq!(evictions(None), (1, 0));
+    assert_eq!(evictions(Some(monotonic_ns())), (0, 0));
+    // It has run again since, and that no eviction follows is told.
+    assert_eq!(evictions(Some(1)), (0, 1));
 }
 
 /// A loop whose guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when

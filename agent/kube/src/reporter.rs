@@ -58,8 +58,8 @@ const MOST_AT_ONCE: usize = 64;
 const AT_ONCE_OF_NAMESPACE: usize = 4;
 /// Refusals that time does not mend (missing rights, invalid) before an eviction or an Event is given up.
 pub(crate) const ATTEMPTS: u32 = 8;
-/// A refusal that comes sooner after one that was counted is the same.
-const ATTEMPTS_APART: Duration = Duration::from_secs(1);
+/// They take so long at least: others' success sends what was refused again at once.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// First and longest pause after a request without an answer; to each some of itself is added by chance.
 pub(crate) const PAUSES: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
@@ -81,7 +81,7 @@ pub struct Job {
     outcome: Option<String>,
     /// Refusals of the DELETE, and then of the Events.
     attempts: u32,
-    /// Time of the last one that was counted.
+    /// Time of the first of them.
     refused: Option<Instant>,
     /// Whether the Event about the pod was taken, and the one about the node.
     has_pod_event: bool,
@@ -466,7 +466,7 @@ impl PodDeleter {
             self.publish_awaited();
         }
         if !job.is_taken_back {
-            job.attempts = 0;
+            (job.attempts, job.refused) = (0, None);
             // The receiver lives as long as this does.
             let _ = self.removed.send(job);
             return;
@@ -554,7 +554,7 @@ impl EventSender {
     async fn report(&mut self, mut job: Job) {
         if let Err(error) = self.send(&mut job).await {
             job.take_refusal(&error, &self.client);
-            if job.attempts < ATTEMPTS {
+            if !job.is_given_up() {
                 self.jobs.push_back(job);
                 self.retry.pause();
                 return;
@@ -680,20 +680,22 @@ impl Job {
         Ok(Removed { removal, refusal })
     }
 
+    fn is_given_up(&self) -> bool {
+        let lasts = self
+            .refused
+            .is_some_and(|first| first.elapsed() >= REFUSED_FOR);
+        self.attempts >= ATTEMPTS && lasts
+    }
+
     /// Takes a refusal; after one too many the request is given up.
     fn take_refusal(&mut self, error: &ApiError, client: &ApiClient) {
         if error.is_retryable() {
             return;
         }
-        // What others' success has sent again at once is no other attempt.
-        let now = Instant::now();
-        if self.refused.is_some_and(|at| now - at < ATTEMPTS_APART) {
-            return;
-        }
-        self.refused = Some(now);
         self.attempts += 1;
+        self.refused.get_or_insert_with(Instant::now);
         // Logged and counted once, whatever else is refused after that.
-        if self.attempts < ATTEMPTS || std::mem::replace(&mut self.is_refusal_logged, true) {
+        if !self.is_given_up() || std::mem::replace(&mut self.is_refusal_logged, true) {
             return;
         }
         client.counters.reports_failed.add();

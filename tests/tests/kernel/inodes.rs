@@ -60,7 +60,7 @@ fn cgroup_count(trigger: &InodeTrigger, id: u64) -> Option<CgroupCount> {
     trigger.cgroup_count_reader()?.cgroup_count(id, 0)
 }
 
-/// Files made and removed by a task of a pod, under a budget; `slack` for what the filesystem takes for itself.
+/// Files made and removed by a task of a pod, under a limit; `slack` for what the filesystem takes for itself.
 fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     let cgroup = TestCgroup::new("inodes", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new(kind, DISK_MIB, INODES));
@@ -106,14 +106,14 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     let count = cgroup_count(&trigger, id).expect("made by this cgroup");
     assert_eq!((count.made, count.gone), (500, 0));
 
-    // 1000 more are in the budget, 1500 are not.
+    // 1000 more are in the limit, 1500 are not.
     let left = start - 1500;
     trigger.arm(0, 0, limit(left, Below)).unwrap();
     forker.files("make", &more, 900);
     assert!(trigger.crossed().is_none(), "a hundred are left");
     forker.files("make", &third, 600);
     let crossed =
-        wait_for(Duration::from_secs(5), || trigger.crossed()).expect("the budget is used up");
+        wait_for(Duration::from_secs(5), || trigger.crossed()).expect("the limit is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
     assert_eq!(crossed.available, left - 1, "at the very file");
     assert_eq!(crossed.event.cgroup_id, id, "made by the pod");
@@ -317,9 +317,9 @@ fn btrfs_has_cgroup_counts_but_no_signal() {
     assert!(trigger.crossed().is_none(), "nothing to cross");
 }
 
-/// Unmounted under a budget: an error that says so, silence, and life again when it is back.
+/// Unmounted under a limit: an error that says so, silence, and life again when it is back.
 #[test]
-fn unmounted_under_a_budget() {
+fn unmounted_under_a_limit() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     let mut object = BpfObject::load_counts().unwrap();

@@ -17,7 +17,7 @@ use evictd_sys::page::page_size;
 use evictd_tests::prelude::*;
 
 /// A scope of 256 MiB with a pod, and a trigger on what the scope uses.
-struct Wire {
+struct Watched {
     trigger: Box<dyn TriggerSet>,
     _object: Result<BpfObject, ObjectError>,
     scope: MemoryCgroup,
@@ -25,7 +25,7 @@ struct Wire {
     _cgroup: TestCgroup,
 }
 
-impl Wire {
+impl Watched {
     /// Fails where the kernel refuses the hook.
     fn new(name: &str, hook: Option<MemoryHook>) -> Result<Self, HookUnavailable> {
         let cgroup = TestCgroup::new(name, 256 * MIB).unwrap();
@@ -96,27 +96,27 @@ fn programs_are_far_from_the_limit(hook: MemoryHook) {
 /// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
 /// Then one for the way back, at 80 MiB.
 fn crosses_on(hook: MemoryHook) {
-    let mut wire = or_skip!(Wire::new("wire", Some(hook)));
+    let mut watched = or_skip!(Watched::new("trigger", Some(hook)));
     programs_are_far_from_the_limit(hook);
     let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
     for slot in 0..=falling {
-        wire.arm(slot, Trigger::DISABLED);
+        watched.arm(slot, Trigger::DISABLED);
     }
-    wire.arm(rising, UP_TO_100_MIB);
+    watched.arm(rising, UP_TO_100_MIB);
 
     let other = TestCgroup::new("other", 256 * MIB).unwrap();
     let elsewhere = Hog::start(&other.child("pod").unwrap(), &["--mib", "120"]).unwrap();
     assert!(other.holds(120));
-    let trip = wire.trips_within(Duration::from_millis(300));
+    let trip = watched.trips_within(Duration::from_millis(300));
     assert!(trip.is_none(), "a charge outside of the scope: {trip:?}");
     drop(elsewhere);
 
-    let mut hog = wire.hog(&["--mib", "160", "--wait"]);
-    assert!(wire.is_silent(), "far below the limit nothing trips");
-    let (before, t0) = (wire.usage(), monotonic_ns());
+    let mut hog = watched.hog(&["--mib", "160", "--wait"]);
+    assert!(watched.is_silent(), "far below the limit nothing trips");
+    let (before, t0) = (watched.usage(), monotonic_ns());
     hog.go().unwrap();
-    let trip = wire.trips_within(SOON).expect("the wire trips");
-    let (after, t1) = (wire.usage(), monotonic_ns());
+    let trip = watched.trips_within(SOON).expect("the trigger trips");
+    let (after, t1) = (watched.usage(), monotonic_ns());
 
     assert!(
         after >= UP_TO_100_MIB.limit - 2 * MIB,
@@ -144,13 +144,13 @@ fn crosses_on(hook: MemoryHook) {
         assert_eq!(trip.tgid, hog.pid(), "charged by the hog");
         assert_eq!(
             trip.cgroup_id,
-            MemoryCgroup::open(&wire.pod).unwrap().id(),
+            MemoryCgroup::open(&watched.pod).unwrap().id(),
             "charged to its pod"
         );
     }
     std::thread::sleep(Duration::from_millis(50));
     if hook != MemoryHook::Eventfd {
-        assert!(wire.is_silent(), "a wire trips once per arming");
+        assert!(watched.is_silent(), "a trigger trips once per arming");
     }
 
     let usage = if trip.slot == ANY_SLOT {
@@ -166,11 +166,11 @@ fn crosses_on(hook: MemoryHook) {
         limit: 240 * MIB,
         ..UP_TO_100_MIB
     };
-    wire.arm(rising, up_to_240);
-    let mut second = wire.hog(&["--mib", "10"]);
+    watched.arm(rising, up_to_240);
+    let mut second = watched.hog(&["--mib", "10"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
-    assert!(wire.is_silent(), "the old limit is forgotten");
+    assert!(watched.is_silent(), "the old limit is forgotten");
     matrix("memory.available", &hook.to_string(), &detail);
     drop(second);
 
@@ -179,24 +179,24 @@ fn crosses_on(hook: MemoryHook) {
         direction: Direction::Falling,
         ..UP_TO_100_MIB
     };
-    wire.arm(falling, down_to_80);
-    let early = wire.trips_within(Duration::from_millis(50));
+    watched.arm(falling, down_to_80);
+    let early = watched.trips_within(Duration::from_millis(50));
     if hook == MemoryHook::Eventfd {
         // A threshold that is past its limit rings when it has been registered.
-        while !wire.is_silent() {}
+        while !watched.is_silent() {}
     } else {
         assert!(early.is_none(), "it is still above: {early:?}");
     }
     drop(hog);
     // Hooks that see charges alone trip with the next one.
-    let by_itself = wire.trips_within(Duration::from_secs(1));
+    let by_itself = watched.trips_within(Duration::from_secs(1));
     let seen_by = match by_itself {
         Some(_) => "what was given back",
         None => "the next charge",
     };
     let down = by_itself.or_else(|| {
-        let _charge = wire.hog(&["--mib", "1"]);
-        wire.trips_within(SOON)
+        let _charge = watched.hog(&["--mib", "1"]);
+        watched.trips_within(SOON)
     });
     let down = down.expect("the way back");
     if hook != MemoryHook::Eventfd {
@@ -221,7 +221,7 @@ fn nothing_is_attached_late_where_that_takes_long() {
     let is_new = KernelVersion::current().unwrap() >= KernelVersion::new(5, 13, 0);
     skip_if!(is_new.then_some("this kernel attaches programs at once"));
     let begun = Instant::now();
-    let mut wire = or_skip!(Wire::new("late", Some(MemoryHook::Fexit)));
+    let mut watched = or_skip!(Watched::new("late", Some(MemoryHook::Fexit)));
     println!("built in {:?}", begun.elapsed());
     let before = tracing_links();
     let falling = Trigger {
@@ -229,7 +229,7 @@ fn nothing_is_attached_late_where_that_takes_long() {
         ..UP_TO_100_MIB
     };
     let begun = Instant::now();
-    wire.arm(slot::RECOVERY as usize, falling);
+    watched.arm(slot::RECOVERY as usize, falling);
     println!("armed in {:?}", begun.elapsed());
     assert_eq!(tracing_links(), before, "attached at the start");
 }
@@ -254,13 +254,13 @@ fn eventfd_hook() {
 #[test]
 fn the_floor_spares_a_writer_of_files() {
     skip_if!(no_bpf());
-    let mut wire = Wire::new("floor", None).unwrap();
-    assert!(wire.trigger.has_program(), "this kernel takes none");
+    let mut watched = Watched::new("floor", None).unwrap();
+    assert!(watched.trigger.has_program(), "this kernel takes none");
     let (hard, floor) = (slot_of(0, slot::HARD), slot_of(0, slot::FLOOR));
     for slot in 0..=floor {
-        wire.arm(slot, Trigger::DISABLED);
+        watched.arm(slot, Trigger::DISABLED);
     }
-    let id = MemoryCgroup::open(&wire.pod).unwrap().id();
+    let id = MemoryCgroup::open(&watched.pod).unwrap().id();
     let victim = KernelVictim {
         cgroup_id: id,
         limits: KillLimits {
@@ -269,43 +269,43 @@ fn the_floor_spares_a_writer_of_files() {
             min_pod_bytes: 150 * MIB,
         },
     };
-    wire.trigger.set_victims(0, &[victim]).unwrap();
-    let arm = |wire: &mut Wire| {
-        wire.arm(hard, UP_TO_100_MIB);
+    watched.trigger.set_victims(0, &[victim]).unwrap();
+    let arm = |watched: &mut Watched| {
+        watched.arm(hard, UP_TO_100_MIB);
         let last = Trigger {
             limit: 200 * MIB,
             action: Action::Kill,
             ..UP_TO_100_MIB
         };
-        wire.arm(floor, last);
+        watched.arm(floor, last);
     };
 
-    arm(&mut wire);
+    arm(&mut watched);
     let files = tempfile::tempdir().unwrap();
     let dir = files.path().to_str().unwrap();
     let writes = [
         "--mib", "1024", "--way", "write", "--size", "230", "--rate", "400", "--dir", dir,
     ];
-    let mut writer = wire.hog(&writes);
-    assert!(until(SOON, || wire.usage() >= 220 * MIB));
+    let mut writer = watched.hog(&writes);
+    assert!(until(SOON, || watched.usage() >= 220 * MIB));
     assert!(writer.is_alive());
     drop((writer, files));
 
-    arm(&mut wire);
-    wire.hog(&["--mib", "1024", "--rate", "400"]).killed();
-    assert_eq!(wire.scope.oom_kills().unwrap(), 0);
+    arm(&mut watched);
+    watched.hog(&["--mib", "1024", "--rate", "400"]).killed();
+    assert_eq!(watched.scope.oom_kills().unwrap(), 0);
 }
 
 /// The per-page hook comes and goes; while it is away nothing trips, and once it is back the next charge does.
 #[test]
 fn the_per_page_hook_is_switched() {
     skip_if!(no_bpf());
-    let mut wire = or_skip!(Wire::new("switch", Some(MemoryHook::Tracepoint)));
+    let mut watched = or_skip!(Watched::new("switch", Some(MemoryHook::Tracepoint)));
     let mut took = Vec::new();
     for _ in 0..20 {
         for near in [false, true] {
             let start = Instant::now();
-            assert!(wire.trigger.set_near(near).unwrap());
+            assert!(watched.trigger.set_near(near).unwrap());
             took.push((near, start.elapsed()));
         }
     }
@@ -317,15 +317,18 @@ fn the_per_page_hook_is_switched() {
             .max();
         println!("near={near}: at most {longest:?}");
     }
-    assert!(!wire.trigger.set_near(true).unwrap(), "it is near already");
+    assert!(
+        !watched.trigger.set_near(true).unwrap(),
+        "it is near already"
+    );
 
-    wire.trigger.set_near(false).unwrap();
-    assert!(!wire.trigger.is_attached());
-    wire.arm(0, UP_TO_100_MIB);
-    let _hog = wire.hog(&["--mib", "120"]);
-    assert!(wire.trips_within(Duration::from_millis(300)).is_none());
-    wire.trigger.set_near(true).unwrap();
-    assert!(wire.trigger.is_attached());
-    let _more = wire.hog(&["--mib", "1"]);
-    assert!(wire.trips_within(SOON).is_some());
+    watched.trigger.set_near(false).unwrap();
+    assert!(!watched.trigger.is_attached());
+    watched.arm(0, UP_TO_100_MIB);
+    let _hog = watched.hog(&["--mib", "120"]);
+    assert!(watched.trips_within(Duration::from_millis(300)).is_none());
+    watched.trigger.set_near(true).unwrap();
+    assert!(watched.trigger.is_attached());
+    let _more = watched.hog(&["--mib", "1"]);
+    assert!(watched.trips_within(SOON).is_some());
 }

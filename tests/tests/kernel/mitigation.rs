@@ -75,7 +75,7 @@ fn reclaim_gives_back_page_cache() {
 
 // R46: a pod that is throttled does not grow, and goes on when it is let go.
 #[test]
-fn a_brake_stops_growth_until_it_is_released() {
+fn a_throttle_stops_growth_until_it_is_released() {
     skip_if!(no_v2());
     let state = tempfile::tempdir().unwrap();
     let (_scope, pod) = TestCgroup::with_pod("brake", 256 * MIB);

@@ -116,7 +116,7 @@ fn without_types_no_count_is_of_another_hierarchy() {
     }
 }
 
-/// A budget of 300 tasks: fewer do not trip it, more do, once; and the way back is told as well.
+/// A limit of 300 tasks: fewer do not trip it, more do, once; and the way back is told as well.
 fn crosses_both_ways(hook: CountHook) {
     const BUDGET: i64 = 300;
     let _alone = alone();
@@ -131,15 +131,15 @@ fn crosses_both_ways(hook: CountHook) {
     forker.order("hold 100").unwrap();
     assert!(
         wait_for(Duration::from_millis(50), || trigger.crossed()).is_none(),
-        "two thirds of the budget are left"
+        "two thirds of the limit are left"
     );
-    // Far beyond it: ends of others that are told late give something of the budget back.
+    // Far beyond it: ends of others that are told late give something of the limit back.
     forker.order("hold 900").unwrap();
     let crossed = wait_for(Duration::from_secs(10), || trigger.crossed());
     let crossed = crossed.unwrap_or_else(|| {
         let (counted, file) = (trigger.counted(), trigger.read());
         panic!(
-            "the wire at {available} has not tripped: counted {counted:?}, the file says {file:?}"
+            "the trigger at {available} has not tripped: counted {counted:?}, the file says {file:?}"
         )
     });
     assert_eq!((crossed.counter, crossed.slot), (0, 2));
@@ -162,7 +162,7 @@ fn crosses_both_ways(hook: CountHook) {
     trigger.arm(2, None).unwrap();
     forker.order("hold 500").unwrap();
     let cleared = wait_for(Duration::from_millis(100), || trigger.crossed());
-    assert!(cleared.is_none(), "a cleared wire: {cleared:?}");
+    assert!(cleared.is_none(), "a cleared trigger: {cleared:?}");
     matrix("pid.available", &hook.to_string(), "crossed both ways");
 }
 

@@ -165,3 +165,33 @@ fn a_webhook_has_its_time() {
         assert_eq!(r.count(method, "/pods/web"), 1);
     }
 }
+
+// R42: a webhook refuses for some seconds. What succeeds meanwhile has the refused request sent again at once.
+#[test]
+fn refusals_in_a_burst_are_not_the_last_word() {
+    let r = reports(EvictedPods::Delete);
+    let server = &r.f.server;
+    server.fails("DELETE", "/shop/", 12, InjectedFault::Status(403));
+    r.killed("shop", "web");
+    for number in 0..40 {
+        r.killed("default", &format!("other-{number}"));
+    }
+    assert!(r.f.wait(|_| r.reported() == 41), "{}", r.reported());
+    assert_eq!(r.count("DELETE", "/shop/"), 13);
+}
+
+// R42: its quota of Events is used up.
+#[test]
+fn a_namespace_without_room_for_events_takes_none_from_the_node() {
+    let r = reports(EvictedPods::Delete);
+    r.fails("POST", "/namespaces/shop/", InjectedFault::Status(403));
+    r.killed("shop", "web");
+    r.soon(|r| r.count("POST", "/namespaces/default/events") == 1);
+    assert!(r.f.wait(|_| r.count("POST", "/namespaces/shop/") >= 8));
+    assert_eq!(
+        r.count("POST", "/namespaces/default/events"),
+        1,
+        "told once"
+    );
+    assert_eq!(r.reported(), 0);
+}

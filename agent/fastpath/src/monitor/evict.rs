@@ -206,10 +206,15 @@ impl MemoryMonitor {
             let mut entries = self.pods.table.entries.iter();
             let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
             let entry = position.and_then(|position| self.pods.table.entries.get(position));
-            if entry.is_some_and(|entry| self.in_flight.contains(entry)) {
+            let ago = now.saturating_sub(kill.time);
+            if let Some(signalled) = entry.and_then(|entry| self.in_flight.signalled(entry)) {
+                // An earlier agent's victim may have run again before the guard killed from it.
+                if kill.time.saturating_sub(signalled) > KERNEL_KILL_NS {
+                    let pod = entry.map(Arc::clone);
+                    self.events.send(FastPathEvent::KernelKill(pod, ago));
+                }
                 continue;
             }
-            let ago = now.saturating_sub(kill.time);
             // The guard of an earlier agent may have killed for a scope that this one does not watch: the node's counts
             // every pod.
             let index = match kill.scope < self.scopes.len() {
