@@ -126,10 +126,15 @@ impl MemoryThresholds {
         (self.threshold / 16).clamp(1, STEP_BYTES)
     }
 
-    /// Computes the limits for tasks of a pod that held `held` bytes without page cache when `headroom` was left, as the
-    /// kernel counts. Of a number of published pods one of a later rank is killed from deeper below the threshold, down to
+    /// Computes the limits for tasks of a pod that held `held` bytes without page cache, and `huge_pages` besides that its
+    /// cgroup is charged for and its tasks' counters do not show, when `headroom` was left, as the kernel counts. Of a number of published pods one of a later rank is killed from deeper below the threshold, down to
     /// half of it; where they have used up what was left, one of them at least has grown by its part of it.
-    pub fn kill_limits(&self, held: u64, headroom: u64, (rank, ranks): (u64, u64)) -> KillLimits {
+    pub fn kill_limits(
+        &self,
+        (held, huge_pages): (u64, u64),
+        headroom: u64,
+        (rank, ranks): (u64, u64),
+    ) -> KillLimits {
         let left = headroom.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
         let (step, ranks) = (self.step(), ranks.max(1));
         let in_steps = |bytes: u64| {
@@ -140,7 +145,7 @@ impl MemoryThresholds {
         KillLimits {
             min_task_bytes: in_steps(left).saturating_add(deeper),
             max_task_bytes: in_steps(headroom),
-            min_pod_bytes: in_steps(headroom / ranks),
+            min_pod_bytes: in_steps((headroom / ranks).saturating_add(huge_pages)),
         }
     }
 

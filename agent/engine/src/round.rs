@@ -205,7 +205,8 @@ impl Round {
                 && let Some(reading) = read(position)
             {
                 let working_set = reading.working_set();
-                attainable = attainable.saturating_sub(candidate.usage.saturating_sub(working_set));
+                let given = working_set.saturating_sub(reading.left_out);
+                attainable = attainable.saturating_sub(candidate.usage.saturating_sub(given));
                 (candidate.usage, candidate.is_exact) = (working_set, true);
             }
         }

@@ -74,8 +74,8 @@ pub struct Victim {
     /// Whether the victim's outcome was reported, or needs no report.
     is_reported: bool,
     killed: u64,
-    /// Bytes that it held at the last look at which its cgroup was there.
-    held: u64,
+    /// Its memory at the last look at which its cgroup was there.
+    held: MemoryReading,
 }
 
 impl Victim {
@@ -90,7 +90,7 @@ impl Victim {
             pod,
             eviction,
             killed: terminating.signalled(),
-            held: 0,
+            held: MemoryReading::default(),
             terminating,
             peak_usage,
             killed_by: None,
@@ -136,8 +136,9 @@ impl Victim {
     /// with what [`left`] says.
     fn observe(&mut self, now: u64, shadow: bool) -> (VictimState, Option<u64>) {
         let populated = !self.pod.killer.is_empty();
-        let usage = left(&self.pod);
-        self.held = usage.unwrap_or(self.held);
+        let reading = self.pod.memory.read().ok();
+        let usage = reading.as_ref().map(MemoryReading::unreclaimable);
+        self.held = reading.unwrap_or(self.held);
         let fate = self
             .terminating
             .observe(now, VictimReading { populated, usage });
@@ -156,11 +157,11 @@ impl Victim {
     }
 }
 
-/// What a pod holds that the kernel cannot take, huge pages included, `None` once its cgroup was removed; in bytes. Page
-/// cache that reclaim takes from a victim is nothing that its end gives back.
+/// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim takes
+/// from a victim is nothing that its end gives back.
 fn left(pod: &PodEntry) -> Option<u64> {
-    let reading = pod.memory.read().ok()?;
-    Some(reading.with_huge_pages().unreclaimable())
+    let reading = pod.memory.read().ok();
+    reading.as_ref().map(MemoryReading::unreclaimable)
 }
 
 /// A pod's working set, `None` once its cgroup was removed, and the part of it that outlives its processes; in bytes.
@@ -176,8 +177,8 @@ pub enum VictimEvent {
     Stuck(StuckVictim),
     /// A victim is stuck, and gives way to others: from now on its state says that it is not evicted a second time.
     GivesWay(Arc<PodEntry>),
-    /// A victim is forgotten, with the bytes that it holds and the kernel cannot take.
-    Left(Arc<PodEntry>, u64),
+    /// A victim is forgotten, with the memory that it holds.
+    Left(Arc<PodEntry>, MemoryReading),
 }
 
 /// Memory of the victims at one moment, in bytes.

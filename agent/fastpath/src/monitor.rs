@@ -381,12 +381,15 @@ impl MemoryMonitor {
                     pod.eviction_state.set_ending(true);
                     return;
                 }
-                VictimEvent::Left(pod, bytes) => {
+                VictimEvent::Left(pod, reading) => {
                     is_fewer = true;
                     let counted = held.iter_mut().zip(scopes);
                     counted
                         .filter(|(_, watched)| watched.scope.holds(&pod))
-                        .for_each(|(held, _)| *held = held.saturating_add(bytes));
+                        .for_each(|(held, watched)| {
+                            let left = reading.of_scope(watched.scope.is_limited());
+                            *held = held.saturating_add(left.unreclaimable());
+                        });
                     control.leave(pod);
                     return;
                 }

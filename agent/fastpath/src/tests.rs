@@ -333,9 +333,22 @@ fn another_capacity_leaves_the_pace() {
         thresholds: thresholds(400 * MIB),
         ..settings(480 * MIB)
     };
+    // Another minimum reclaim is no other threshold: what was seen of this one counts.
+    let resolved = MemoryThresholds {
+        resolved: 200 * MIB,
+        ..thresholds(480 * MIB)
+    };
+    watch.control.send_settings(FastPathSettings {
+        thresholds: resolved,
+        ..settings(480 * MIB)
+    });
+    watch.apply_updates();
+    assert_eq!(watch.scopes[0].scope.thresholds(), resolved);
+    assert!(watch.scopes[0].pace == pace && !watch.scopes[0].comes_into_force);
     watch.control.send_settings(lower);
     watch.apply_updates();
     assert_eq!(watch.scopes[0].scope.thresholds(), thresholds(400 * MIB));
+    assert!(!watch.scopes[0].pace.is_met() && watch.scopes[0].comes_into_force);
 
     // A limit has gone: what is used is measured in another way.
     let total = 470 * MIB;
@@ -609,6 +622,11 @@ fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
         watch.control.note_kill(&pod, now, KilledBy::Manager);
         watch.run_once(now);
         assert!(!watch.in_flight.contains(&pod));
+        // To free it is main's.
+        let pod = (Arc::downgrade(&pod), drop(pod)).0;
+        assert!(pod.upgrade().is_some());
+        watch.control.free_retired();
+        assert!(pod.upgrade().is_none());
         [0, 1].map(|scope: usize| {
             let mut pace = watch.scopes[scope].pace;
             pace.forget_growth();

@@ -29,7 +29,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tower::ServiceBuilder;
 
 use super::counters::Counters;
@@ -42,8 +42,9 @@ pub const PATIENCE_AT_START: Duration = Duration::from_millis(500);
 const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 /// Time that the start waits for the API server's name to be looked up.
 const LOOKUP: Duration = Duration::from_secs(2);
-/// Time that a credential plugin of the kubeconfig may take.
-const PLUGIN: Duration = Duration::from_secs(5);
+/// Time that a credential plugin of the kubeconfig may take: at the start, and later.
+const PLUGIN_AT_START: Duration = Duration::from_secs(5);
+const PLUGIN: Duration = Duration::from_secs(60);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -285,7 +286,7 @@ impl ApiClient {
             in_use: Certificates::of(&config),
             looked: None,
         });
-        let client = match connect(config.clone()).await {
+        let client = match connect(config.clone(), PLUGIN_AT_START).await {
             // The node is watched meanwhile; the first 401 has the plugin run again.
             Err(error) if config.auth_info.exec.is_some() => {
                 tracing::warn!(%error, "the credential plugin is not waited for");
@@ -362,7 +363,7 @@ impl ApiClient {
             tracing::warn!("the API server does not take the token: it is read again");
         }
         let read_again = match config(self.kubeconfig.as_ref()).await {
-            Ok(config) => connect(config).await,
+            Ok(config) => connect(config, PLUGIN).await,
             Err(error) => Err(error),
         };
         match read_again {
@@ -400,7 +401,7 @@ impl ApiClient {
         if self.certificates().in_use == found {
             return;
         }
-        match connect(config).await {
+        match connect(config, PLUGIN).await {
             Ok(client) => self.replace(client),
             Err(error) => {
                 tracing::warn!(%error, "the certificates have changed and cannot be used");
@@ -543,30 +544,31 @@ async fn addresses_of(url: &http::Uri) -> Vec<IpAddr> {
     addresses
 }
 
-/// Makes the client of a configuration. A credential plugin is run for it, which may take its time or hang: one runs at a
-/// time, beside all else.
-async fn connect(config: Config) -> Result<Client, AccessError> {
-    static RUNS: AtomicBool = AtomicBool::new(false);
+/// Makes the client of a configuration. A credential plugin is run for it, twice, which may take its time or hang: so one
+/// client is made at a time, on a thread of its own.
+async fn connect(config: Config, patience: Duration) -> Result<Client, AccessError> {
+    static ONE: Semaphore = Semaphore::const_new(1);
     if config.auth_info.exec.is_none() {
         return client(config);
     }
-    let late = || AccessError::Client("the credential plugin has not ended".to_owned());
-    if RUNS.swap(true, Ordering::Acquire) {
-        return Err(late());
-    }
-    let run = tokio::task::spawn_blocking(|| {
-        let made = client(config);
-        RUNS.store(false, Ordering::Release);
-        made
-    });
-    let ended = tokio::time::timeout(PLUGIN, run).await;
-    let ended = ended.map_err(|_| late())?;
-    ended.map_err(|e| AccessError::Client(e.to_string()))?
+    let made = async {
+        // It is never closed.
+        let turn = ONE.acquire().await;
+        let run = tokio::task::spawn_blocking(|| {
+            let _turn = turn;
+            client(config)
+        });
+        run.await.map_err(|e| AccessError::Client(e.to_string()))?
+    };
+    let late = |_| AccessError::Client("the credential plugin has not ended".to_owned());
+    tokio::time::timeout(patience, made).await.map_err(late)?
 }
 
-/// The same configuration, for requests that the server refuses: their 401 has the credentials read again.
+/// The same configuration with a token that no server takes. Its 401 has the credentials read again; without a token the
+/// requests would be anonymous, and forbidden for good.
 fn without_plugin(mut config: Config) -> Config {
     config.auth_info.exec = None;
+    config.auth_info.token = Some("none".to_owned().into());
     config
 }
 
@@ -663,7 +665,7 @@ mod tests {
     /// The identity provider may be away when the node starts.
     #[tokio::test]
     async fn a_credential_plugin_that_fails_or_hangs_keeps_no_agent_from_starting() {
-        for (command, arguments) in [("false", "[]"), ("true", "[]"), ("sleep", "['6']")] {
+        for (command, arguments) in [("false", "[]"), ("true", "[]"), ("sleep", "['10']")] {
             let file = tempfile::NamedTempFile::new().unwrap();
             let text = format!(
                 "clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:9'}}}}]\n\
@@ -672,8 +674,10 @@ mod tests {
                  interactiveMode: Never, command: '{command}', args: {arguments}}}}}}}]\n"
             );
             std::fs::write(file.path(), text).unwrap();
+            let begun = Instant::now();
             let opened = ApiClient::open(Some(file.path().to_owned())).await;
             assert!(opened.is_ok(), "{command}");
+            assert!(begun.elapsed() < 2 * PLUGIN_AT_START, "{command}");
         }
     }
 

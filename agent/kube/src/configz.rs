@@ -26,7 +26,7 @@ pub fn ask(config: &Config, has_file: bool, patience: Duration) -> Result<Option
     let Some(cluster) = wanted.filter(|_| !has_file) else {
         return Ok(None);
     };
-    // Gone before the agent's own runtime starts.
+    // Gone before the agent's own runtime runs anything.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

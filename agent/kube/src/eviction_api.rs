@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use evictd_config::kube::decode::null_default;
 use evictd_engine::{
     Cause, IMMEDIATE_GRACE_PERIOD_SECONDS,
     message::{self, EVICTED, PHASE},
@@ -209,6 +210,7 @@ pub async fn names_on(
 /// What is read of a list. All of a thousand pods would take more memory than the agent has.
 #[derive(Deserialize)]
 struct List {
+    #[serde(deserialize_with = "null_default")]
     items: Vec<Listed>,
 }
 
@@ -216,7 +218,7 @@ struct List {
 struct Listed {
     metadata: Identity,
     /// Not there in a list of metadata.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_default")]
     status: Status,
 }
 
@@ -232,6 +234,7 @@ struct Identity {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
+    #[serde(deserialize_with = "null_default")]
     phase: String,
 }
 

@@ -575,8 +575,9 @@ impl EventSender {
             job.has_pod_event = of_pod.is_ok();
         }
         if !job.has_node_event && not_killed(eviction).is_none() {
-            self.events.about_node(&self.client, eviction).await?;
-            job.has_node_event = true;
+            let of_node = self.events.about_node(&self.client, eviction).await;
+            job.has_node_event = of_node.is_ok();
+            return of_pod.and(of_node);
         }
         of_pod
     }

@@ -175,6 +175,15 @@ fn shadow_mode_can_be_left_and_entered() {
     assert!(is_shown(0));
 }
 
+#[test]
+fn an_agent_that_leaves_shadow_mode_says_that_it_has_no_guard() {
+    let mut files = as_root!(Files::of("unguarded", 256, &json!([])));
+    files.config["shadow"] = json!(true);
+    let agent = files.start(&[]);
+    files.change("shadow", json!(false));
+    assert!(agent.says("the pinned guard is installed at the next start"));
+}
+
 /// A node without a guard because of a path would be worse than one with the kubelet's defaults.
 #[test]
 fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {

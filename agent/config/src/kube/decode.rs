@@ -44,7 +44,7 @@ impl JsonError {
 }
 
 /// Takes null for the default.
-pub(super) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

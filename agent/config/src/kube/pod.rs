@@ -7,6 +7,7 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
+pub use self::document::PodDocument;
 use crate::kube::decode::{JsonError, read, unix_seconds};
 use json::{ContainerJson, ContainerStatusJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
 
@@ -19,8 +20,6 @@ mod resources;
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// Annotation of a mirror pod, which stands for a static pod in the API server.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
-
-pub use document::PodDocument;
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";

@@ -318,7 +318,7 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
         floor: Some(80 * MIB),
     };
     assert_eq!(thresholds.step(), 10 * MIB);
-    let limits = |rank| thresholds.kill_limits(95 * MIB, 260 * MIB, (rank, 16));
+    let limits = |rank| thresholds.kill_limits((95 * MIB, 0), 260 * MIB, (rank, 16));
     let expected = |min_task: u64| KillLimits {
         min_task_bytes: min_task * MIB,
         max_task_bytes: 370 * MIB,
@@ -330,4 +330,13 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
         "95 + 100, and a step; 95 + 260 / 16, and a step"
     );
     assert_eq!(limits(3), expected(225));
+    // The pod's cgroup is charged for them, and no task's counter shows them.
+    let huge_pages = thresholds.kill_limits((95 * MIB, 1000 * MIB), 260 * MIB, (0, 16));
+    assert_eq!(
+        huge_pages,
+        KillLimits {
+            min_pod_bytes: 1130 * MIB,
+            ..expected(210)
+        }
+    );
 }

@@ -100,9 +100,10 @@ pub struct MemoryReading {
     /// Shared memory and tmpfs: it outlives the processes that filled it.
     pub shmem: u64,
     /// Huge pages of hugetlbfs, where the cgroup is charged for them (v2's mount option `memory_hugetlb_accounting`, told
-    /// since 6.13): part of `usage`, but no memory of the machine, which is counted without them ([`MachineMemory`]). 0
-    /// elsewhere.
+    /// since 6.13): part of `usage`. 0 elsewhere.
     pub hugetlb: u64,
+    /// What of `usage` is no memory of the scope that it is read for ([`of_scope`](Self::of_scope)).
+    pub left_out: u64,
     /// Slab that the kernel can reclaim: dentries and inodes. 0 on v1, which has no line for it.
     pub slab_reclaimable: u64,
     /// Memory that holds what counts as swapped out, too: the swap cache, which is being written or was read back, and what
@@ -129,25 +130,22 @@ impl MemoryReading {
         cache.saturating_add(self.slab_reclaimable).min(self.usage)
     }
 
-    /// What only the end of its processes gives back to the machine, in bytes: all that is neither
-    /// [`reclaimable`](Self::reclaimable) nor a huge page.
+    /// What only the end of its processes gives back to the scope, in bytes: all that is not
+    /// [`reclaimable`](Self::reclaimable).
     pub fn unreclaimable(&self) -> u64 {
-        (self.usage - self.reclaimable()).saturating_sub(self.hugetlb)
+        let all = self.usage - self.reclaimable();
+        all.saturating_sub(self.left_out)
     }
 
-    /// The same reading for what is short at a limit, which huge pages count for like all else.
-    #[must_use]
-    pub fn with_huge_pages(self) -> Self {
-        Self { hugetlb: 0, ..self }
-    }
-
-    /// A pod's memory as it counts for a scope: huge pages only `at_limit`, for a cgroup with one.
+    /// A pod's memory as it counts for a scope: huge pages only `at_limit`, for a cgroup with one. The machine is counted
+    /// without them ([`MachineMemory`]).
     #[must_use]
     pub fn of_scope(self, at_limit: bool) -> Self {
-        match at_limit {
-            true => self.with_huge_pages(),
-            false => self,
-        }
+        let left_out = match at_limit {
+            true => 0,
+            false => self.hugetlb,
+        };
+        Self { left_out, ..self }
     }
 }
 

@@ -83,7 +83,7 @@ impl Kill {
     /// Its state from here on. Where the kernel has killed from it what was left was signalled a moment ago.
     fn terminating(&self, now: u64, by_kernel: bool) -> Terminating {
         let shmem = self.shmem();
-        let all = self.expected_of(self.held.reading.map(MemoryReading::with_huge_pages));
+        let all = self.expected_of(self.held.reading);
         if !by_kernel {
             return Terminating::new(self.signalled, all, shmem);
         }
@@ -494,7 +494,9 @@ impl Pods for ScopePods<'_> {
     }
 
     fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {
-        self.monitor.pods.growing(shortest)
+        let watched = self.monitor.scopes.get(self.index);
+        let at_limit = watched.is_some_and(|watched| watched.scope.is_limited());
+        self.monitor.pods.growing(shortest, at_limit)
     }
 
     fn last_resort(&self) -> LastResort {

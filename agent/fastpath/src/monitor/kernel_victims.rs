@@ -124,8 +124,10 @@ impl MemoryMonitor {
                 // What only the pod's end gives back. A usage of less than a step is not read in full.
                 let is_small = candidate.usage <= watched.step();
                 let entry = entries.get(position).filter(|_| !is_small);
-                let reading = entry.and_then(|entry| watched.scope.read_pod(entry).ok());
-                let held = reading.map_or(candidate.usage, |reading| reading.unreclaimable());
+                let reading = entry.and_then(|entry| entry.memory.read().ok());
+                let held = reading.map_or((candidate.usage, 0), |reading| {
+                    (reading.of_scope(false).unreclaimable(), reading.hugetlb)
+                });
                 victims.push(position, watched.kernel_victim(cgroup_id, rank, held));
             }
         }

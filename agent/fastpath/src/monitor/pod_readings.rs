@@ -28,6 +28,8 @@ pub(crate) struct PodReadings {
     /// Age of the usages in the table.
     usage_cache: UsageCache,
     growers: Growers,
+    /// The same with huge pages, which count at a limit.
+    growers_at_limit: Growers,
     /// Growth of the cgroups of these pods that have limits of their own.
     limited_growers: Growers,
     /// Time at which the pods that grow most were last read, in nanoseconds of CLOCK_MONOTONIC.
@@ -44,6 +46,7 @@ impl PodReadings {
             table,
             usage_cache: UsageCache::default(),
             growers: Growers::of(WATCHED, jump),
+            growers_at_limit: Growers::of(WATCHED, jump),
             limited_growers: Growers::of(WATCHED_LIMITED, jump),
             growers_read_at: 0,
             jump,

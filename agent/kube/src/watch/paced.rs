@@ -31,6 +31,8 @@ pub struct Watches {
 #[derive(Default)]
 struct State {
     opened: Option<Instant>,
+    /// The same of a watch that has not ended, as far as the next one has not begun.
+    open: Option<Instant>,
     backoff: DefaultBackoff,
 }
 
@@ -53,12 +55,12 @@ impl Watches {
                 let query = request.uri().query().unwrap_or_default();
                 let is_watch = query.split('&').any(|part| part == "watch=true");
                 if is_watch {
+                    watches.locked().open = None;
                     watches.pause().await;
                 }
                 let answer = client.send(request).await?;
                 if is_watch && answer.status().is_success() {
-                    watches.locked().opened = Some(Instant::now());
-                    watches.opened.notify_one();
+                    watches.note_opened();
                 }
                 Ok::<_, kube::Error>(answer)
             }
@@ -66,11 +68,17 @@ impl Watches {
         Client::new(service_fn(send), namespace)
     }
 
+    fn note_opened(&self) {
+        let mut state = self.locked();
+        (state.opened, state.open) = (Some(Instant::now()), Some(Instant::now()));
+        self.opened.notify_one();
+    }
+
     /// Ends when a watch that was opened after `failed` has lasted: without objects no event tells.
     pub async fn lasts_since(&self, failed: Instant) {
         loop {
-            let opened = self.locked().opened.filter(|at| *at > failed);
-            match opened {
+            let open = self.locked().open.filter(|at| *at > failed);
+            match open {
                 Some(at) if at.elapsed() >= SHORT => return,
                 Some(at) => tokio::time::sleep_until(at + SHORT).await,
                 None => self.opened.notified().await,
@@ -98,5 +106,31 @@ impl Watches {
     fn locked(&self) -> std::sync::MutexGuard<'_, State> {
         // Nothing can panic while it is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// One that was open before the error tells nothing, and one that has just been opened does not either.
+    #[tokio::test]
+    async fn a_watch_works_again_once_one_has_lasted_since_the_error() {
+        let watches = Watches::new(Arc::default());
+        watches.note_opened();
+        let failed = Instant::now();
+        let works_within = |time| timeout(time, watches.lasts_since(failed));
+        assert!(works_within(Duration::from_millis(50)).await.is_err());
+        watches.note_opened();
+        watches.locked().open = None;
+        assert!(
+            works_within(SHORT + SHORT / 4).await.is_err(),
+            "it has ended"
+        );
+        watches.note_opened();
+        assert!(works_within(SHORT / 2).await.is_err());
+        assert!(works_within(SHORT).await.is_ok());
     }
 }

@@ -62,7 +62,7 @@ const MOST_SEEN: usize = 1024;
 const MOST_NEWS: usize = 256;
 /// Longest value of an annotation that is kept, in bytes.
 const LONGEST_ANNOTATION: usize = 1024;
-/// Largest size of a pod's annotations that are kept, in bytes: the shortest ones stay.
+/// Largest size of a pod's annotations, and of its labels, that are kept, in bytes: the shortest ones stay.
 const MOST_ANNOTATIONS: usize = 16 << 10;
 /// Begins the reason why the kubelet does not admit a pod while a condition holds (`managerImpl.Admit`): phase and
 /// reason are those of an evicted pod, and it never ran.
@@ -168,8 +168,10 @@ impl<'de> Deserialize<'de> for WatchedPod {
     /// Never fails on a pod: one that cannot be read must not hide the others.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let PodDocument(mut value) = PodDocument::deserialize(deserializer)?;
-        if let Some(Value::Object(annotations)) = value.pointer_mut("/metadata/annotations") {
-            leave_out_documents(annotations);
+        for texts in ["/metadata/annotations", "/metadata/labels"] {
+            if let Some(Value::Object(texts)) = value.pointer_mut(texts) {
+                leave_out_documents(texts);
+            }
         }
         let phase = value["status"]["phase"].as_str();
         let is_over = matches!(phase, Some("Succeeded" | "Failed"));
@@ -213,7 +215,7 @@ fn identity(pod: Pod) -> Pod {
 }
 
 /// Leaves out annotations that others use as a cupboard: a pod may have 256 KiB of them, and all pods of a full node
-/// more than an agent's memory limit. Policies look at marks.
+/// more than an agent's memory limit. Policies look at marks. Of labels a pod may have a MiB.
 fn leave_out_documents(annotations: &mut Map<String, Value>) {
     let length = |value: &Value| value.as_str().map_or(0, str::len);
     annotations.retain(|_, value| length(value) <= LONGEST_ANNOTATION);

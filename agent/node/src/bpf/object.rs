@@ -270,11 +270,18 @@ impl BpfObject {
                 program.name
             ));
         };
-        let attached = kprobe
-            .load()
-            .and_then(|()| kprobe.attach(function, 0))
-            .and_then(|id| kprobe.take_link(id))
-            .map_err(|e| chain(&e))?;
+        let attached = ask_again(|| {
+            let link = kprobe
+                .load()
+                .and_then(|()| kprobe.attach(function, 0))
+                .and_then(|id| kprobe.take_link(id));
+            if link.is_err() {
+                // Or the next attempt would find it loaded.
+                let _ = kprobe.unload();
+            }
+            link
+        });
+        let attached = attached.map_err(|e| chain(&e))?;
         FdLink::try_from(attached).map(Some).map_err(|e| chain(&e))
     }
 
@@ -285,7 +292,7 @@ impl BpfObject {
     pub fn attach_all(&mut self, programs: &[ProgramSpec]) -> Result<(), String> {
         for (done, program) in programs.iter().enumerate() {
             if let Err(reason) = self.attach(program) {
-                for attached in &programs[..=done] {
+                for attached in &programs[..done] {
                     self.detach(attached.name);
                 }
                 return Err(format!("{}: {reason}", program.name));
@@ -319,10 +326,10 @@ impl BpfObject {
         let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
         let fd = match (loaded, program.attach_point) {
             (Program::BtfTracePoint(p), AttachPoint::BtfTracepoint(name)) => {
-                p.load(name, btf).and_then(|()| p.fd())
+                ask_again(|| p.load(name, btf)).and_then(|()| p.fd())
             }
             (Program::FExit(p), AttachPoint::Fexit(name)) => {
-                p.load(name, btf).and_then(|()| p.fd())
+                ask_again(|| p.load(name, btf)).and_then(|()| p.fd())
             }
             _ => return Err(missing()),
         };
@@ -375,9 +382,9 @@ fn require_kprobes() -> Result<(), String> {
     }
 }
 
-/// The hierarchy that has the memory controller (cgroups(7), `/proc/cgroups`): 0 is v2.
-/// How often the kernel is asked where it has no memory, and the pause between.
+/// How often the kernel is asked where it has no memory.
 const ATTEMPTS: u32 = 8;
+/// The pause between.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// On a short node the kernel refuses maps and programs memory rather than to call the OOM killer (`__GFP_NORETRY`), and
@@ -401,6 +408,7 @@ fn is_out_of_memory(error: &dyn std::error::Error) -> bool {
     causes.any(|cause| io(cause) == Some(libc::ENOMEM))
 }
 
+/// The hierarchy that has the memory controller (cgroups(7), `/proc/cgroups`): 0 is v2.
 fn memory_hierarchy() -> u32 {
     let table = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
     let line = table.lines().find_map(|l| l.strip_prefix("memory\t"));

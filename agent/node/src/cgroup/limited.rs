@@ -37,8 +37,9 @@ pub struct LimitedCgroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BelowLimit {
     /// Bytes that only the end of processes gives back, in memory and in swap: at its limit a cgroup grows in swap alone.
+    /// Without huge pages, which are no growth of the machine.
     pub unreclaimable: u64,
-    /// Limit of the cgroup itself, and what it has in swap.
+    /// What these may come to by the cgroup's own limit, with what it has in swap.
     pub limit: u64,
     /// Bytes of unreclaimable memory that still fit below the limit, and below those of the cgroups above.
     pub left: u64,
@@ -115,15 +116,15 @@ impl LimitedCgroups {
     pub fn read(&self, at: usize) -> Option<BelowLimit> {
         let own = self.list.get(at)?;
         let (limit, reading) = own.read()?;
-        let held = reading.unreclaimable();
+        let (held, huge_pages) = (reading.unreclaimable(), reading.hugetlb);
         let next_above = |at: &usize| self.above.get(*at).copied().flatten();
         let above = std::iter::successors(next_above(&at), next_above);
         let above = above.filter_map(|at| self.list.get(at)?.read());
         let left = above.map(|(limit, reading)| limit.saturating_sub(reading.unreclaimable()));
         let swapped = own.swapped.read(reading.swap_cached);
         Some(BelowLimit {
-            unreclaimable: held.saturating_add(swapped),
-            limit: limit.saturating_add(swapped),
+            unreclaimable: (held - huge_pages.min(held)).saturating_add(swapped),
+            limit: (limit - huge_pages.min(limit)).saturating_add(swapped),
             left: left.fold(limit.saturating_sub(held), u64::min),
         })
     }
@@ -153,7 +154,6 @@ impl LimitedCgroup {
     /// Limit and memory; `None` where it is past its limit.
     fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
-        let reading = reading.with_huge_pages();
         let most = limit.saturating_add(limit / FORCED_PART);
         (reading.usage <= most).then_some((limit, reading))
     }

@@ -254,6 +254,7 @@ impl MemoryCgroup {
             dirty_or_writeback: sum(&[dirty, writeback]),
             shmem: shmem.unwrap_or(0),
             hugetlb,
+            left_out: 0,
             slab_reclaimable: slab.unwrap_or(0),
             swap_cached: sum(&[swap_cache, zswap]),
             uncategorized: match self.usage {

@@ -177,8 +177,7 @@ fn cache_in(dir: &Path, effective: u64) -> u64 {
         .ok()
         .and_then(|cgroup| cgroup.read().ok());
     reading.map_or(0, |reading| {
-        let used = reading.with_huge_pages().unreclaimable();
-        let left = effective.saturating_sub(used);
+        let left = effective.saturating_sub(reading.unreclaimable());
         left.min(reading.reclaimable())
     })
 }

@@ -15,7 +15,7 @@ use crate::{
     cgroup::tree::{FollowedCgroups, has_process},
     pods::{
         cgroup_name,
-        discovery::{PodCgroup, guess, is_guess, pods_below},
+        discovery::{PodCgroup, guess, guess_again, is_guess, pods_below},
         opener::{Opener, Unopened},
     },
     proc::machine::memory_total,
@@ -190,14 +190,11 @@ impl PodTableBuilder {
     /// The UIDs that the pods' cgroups have in their names; those that cannot be opened are there as well. Where not one of
     /// them has a process the runtime uses another cgroup driver than the kubelet, and the pods run elsewhere: none.
     pub fn uids(&self) -> BTreeSet<String> {
-        let held = self.held.keys().filter(|_| self.runs_any());
+        let runs_any = self.held.keys().any(|pod| has_process(pod));
+        let held = self.held.keys().filter(|_| runs_any);
         let paths = held.chain(self.opener.failed());
         let names = paths.filter_map(|path| cgroup_name::parse(path));
         names.map(|name| name.uid).collect()
-    }
-
-    fn runs_any(&self) -> bool {
-        self.held.keys().any(|pod| has_process(pod))
     }
 
     /// Whether the pod of a directory has been held for so long.
@@ -227,7 +224,10 @@ impl PodTableBuilder {
             // What was known of a UID once stays true although no source names it any more.
             PodUpdate::Unknown => {
                 visited.unknown += 1;
-                let pod = before.map(|pod| guessed_again(pod, &cgroup));
+                let pod = before.map(|pod| match is_guess(pod) {
+                    true => guess_again(pod, &cgroup, memory()),
+                    false => pod.clone(),
+                });
                 let is_same = pod.is_some() && pod.as_ref() == before;
                 (pod, is_same)
             }
@@ -310,23 +310,12 @@ impl PodTableBuilder {
 }
 
 fn guessed(group: &PodCgroup) -> Pod {
-    // Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
-    let memory_total = memory_total(Path::new("/proc")).unwrap_or(0);
-    guess(group, memory_total)
+    guess(group, memory())
 }
 
-/// What was guessed of a pod is guessed again: its cgroup is there before its limit and its processes. A container between
-/// two runs tells less than before.
-fn guessed_again(pod: &Pod, cgroup: &PodCgroup) -> Pod {
-    let mut pod = pod.clone();
-    if is_guess(&pod) {
-        let guess = guessed(cgroup);
-        pod.memory_request = pod.memory_request.max(guess.memory_request);
-        if pod.priority_unknown {
-            (pod.priority, pod.priority_unknown) = (guess.priority, guess.priority_unknown);
-        }
-    }
-    pod
+/// Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
+fn memory() -> u64 {
+    memory_total(Path::new("/proc")).unwrap_or(0)
 }
 
 #[cfg(test)]

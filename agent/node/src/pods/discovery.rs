@@ -81,15 +81,12 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
             }
         }
         if let [_, _, ..] = found[..] {
-            let pods_that_run = |root: &PathBuf| {
-                let pods = pods_below(root).found.into_iter();
-                pods.filter(|pod| !scores(&pod.path).is_empty()).count()
-            };
-            found.sort_by_cached_key(|root| (pods_that_run(root), root.clone()));
+            found.sort_by_cached_key(|root| (running_in(root), root.clone()));
         }
         if let Some(mut path) = found.pop() {
-            // `--cgroup-root=/kubepods`: the kubelet's own lies in the one of that name.
-            while let Some(inner) = root_in(&path) {
+            // `--cgroup-root=/kubepods`: the kubelet's own lies in the one of that name. One in which fewer pods run than
+            // in that is of a former kubelet.
+            while let Some(inner) = root_in(&path).filter(|i| running_in(i) == running_in(&path)) {
                 path = inner;
             }
             return Some(path);
@@ -97,6 +94,12 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
         level = next;
     }
     None
+}
+
+/// Counts the pods below a directory that run.
+fn running_in(root: &Path) -> usize {
+    let pods = pods_below(root).found.into_iter();
+    pods.filter(|pod| !scores(&pod.path).is_empty()).count()
 }
 
 /// The directory directly below `dir` that holds all pods.
@@ -149,10 +152,28 @@ fn may_hold_pods(dir: &Path) -> bool {
 /// Among pods of which none is known one of a high priority may thus go too early: better than to let the OOM killer
 /// choose, which knows even less.
 pub fn guess(cgroup: &PodCgroup, memory_total: u64) -> Pod {
+    guess_by(cgroup, &scores(&cgroup.path), memory_total)
+}
+
+/// What a pod is that was guessed before: its cgroup is there before its limit and its processes. A container between two
+/// runs tells nothing, and what was known stays.
+pub fn guess_again(before: &Pod, cgroup: &PodCgroup, memory_total: u64) -> Pod {
     let scores = scores(&cgroup.path);
+    let guess = guess_by(cgroup, &scores, memory_total);
+    let mut pod = before.clone();
+    if !scores.is_empty() {
+        (pod.priority, pod.priority_unknown) = (guess.priority, guess.priority_unknown);
+    }
+    if !scores.is_empty() || guess.memory_request > 0 {
+        pod.memory_request = guess.memory_request;
+    }
+    pod
+}
+
+fn guess_by(cgroup: &PodCgroup, scores: &[i64], memory_total: u64) -> Pod {
     let limit = MemoryCgroup::open(&cgroup.path).and_then(|c| c.limit());
     let limit = limit.ok().flatten();
-    let is_node_critical = is_node_critical(cgroup.name.qos, &scores);
+    let is_node_critical = is_node_critical(cgroup.name.qos, scores);
     let memory_request = match cgroup.name.qos {
         // Its request is its limit.
         QosClass::Guaranteed => limit.unwrap_or(0),

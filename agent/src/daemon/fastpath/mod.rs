@@ -25,8 +25,8 @@ pub(super) struct RunningFastPath {
     pub status: Arc<FastPathStatus>,
     /// Whether the thread has real-time priority.
     pub is_realtime: bool,
-    /// Whether a guard outlives this agent.
-    pub is_pinned: bool,
+    /// Whether shadow mode was on at the start: no guard was asked for.
+    pub began_in_shadow: bool,
 }
 
 /// Arguments of `start`.
@@ -97,7 +97,7 @@ impl RunningFastPath {
             events,
             status,
             is_realtime,
-            is_pinned,
+            began_in_shadow: config.shadow,
         })
     }
 

@@ -45,7 +45,7 @@ pub const OOM_KILLS: [CounterDef<OomCounters>; 4] = [
     ),
     (
         "oom_kills_after_eviction",
-        "OOM kills on a short node while a pod was being evicted, or just after",
+        "OOM kills on a short node while a pod was being evicted for memory, or just after",
         |c| &c.after_eviction,
     ),
     (

@@ -146,8 +146,8 @@ impl Agent {
                 capacity,
             ));
         }
-        if self.config.shadow && !new.shadow && new.pinned_guard.enabled && !self.fastpath.is_pinned
-        {
+        let ends_shadow = self.config.shadow && !new.shadow;
+        if ends_shadow && new.pinned_guard.enabled && self.fastpath.began_in_shadow {
             tracing::warn!("shadow mode ends: the pinned guard is installed at the next start");
         }
         warn_no_hard_threshold(&new.eviction.thresholds);

@@ -12,7 +12,6 @@ use serde::{
 use serde_json::{Map, Value};
 
 /// The fields of a pod that [`super::read_pod`] and the watch of pods read.
-#[derive(Clone, Debug, PartialEq)]
 pub struct PodDocument(pub Value);
 
 impl<'de> Deserialize<'de> for PodDocument {
@@ -20,6 +19,9 @@ impl<'de> Deserialize<'de> for PodDocument {
         POD.deserialize(deserializer).map(Self)
     }
 }
+
+/// Most elements of a list that are kept: more than a pod that runs has of anything.
+const MOST: usize = 1024;
 
 /// What is kept of a value.
 #[derive(Clone, Copy)]
@@ -41,9 +43,15 @@ const METADATA: Kept = Fields(&[
     ("resourceVersion", All),
     ("labels", All),
     ("annotations", All),
-    ("ownerReferences", All),
+    ("ownerReferences", OWNERS),
     ("creationTimestamp", All),
     ("deletionTimestamp", All),
+]);
+const OWNERS: Kept = Fields(&[
+    ("kind", All),
+    ("name", All),
+    ("uid", All),
+    ("controller", All),
 ]);
 const SPEC: Kept = Fields(&[
     ("priority", All),
@@ -129,9 +137,12 @@ impl<'de> Visitor<'de> for FieldsOf {
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Value, S::Error> {
         let mut kept = Vec::new();
-        while let Some(value) = list.next_element_seed(Fields(self.0))? {
+        while kept.len() < MOST
+            && let Some(value) = list.next_element_seed(Fields(self.0))?
+        {
             kept.push(value);
         }
+        while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(kept.into())
     }
 
@@ -188,6 +199,15 @@ mod tests {
         });
         assert_eq!(kept, expected);
         assert_eq!(read_pod("pod", &kept), read_pod("pod", &pod));
+    }
+
+    #[test]
+    fn no_list_is_longer_than_that_of_a_pod_that_runs() {
+        let volumes = vec![json!({ "name": "v" }); 100_000];
+        let pod = json!({ "spec": { "volumes": volumes, "priority": 7 } });
+        let PodDocument(kept) = serde_json::from_str(&pod.to_string()).unwrap();
+        assert_eq!(kept["spec"]["volumes"].as_array().map(Vec::len), Some(MOST));
+        assert_eq!(kept["spec"]["priority"], 7);
     }
 
     /// The error is the same as that of the whole document.

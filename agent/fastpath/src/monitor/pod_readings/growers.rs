@@ -39,7 +39,9 @@ impl PodReadings {
             entry.flush_statistics();
             if let Ok(reading) = entry.memory.read() {
                 let (id, now) = (entry.memory.id(), monotonic_ns());
-                self.growers.note(id, now, entry.held(&reading));
+                let held = |at_limit| entry.held(&reading.of_scope(at_limit));
+                self.growers.note(id, now, held(false));
+                self.growers_at_limit.note(id, now, held(true));
             }
         }
         // There may be more of these than places: those of the largest come first.
@@ -85,11 +87,16 @@ impl PodReadings {
         bounded
     }
 
-    /// The fastest growths of pods, in bytes per second over `shortest` nanoseconds at least, with the positions of the pods.
-    pub fn growing(&self, shortest: u64) -> [(u64, usize); WATCHED] {
+    /// The fastest growths of pods, in bytes per second over `shortest` nanoseconds at least, with the positions of the pods;
+    /// `at_limit` of a cgroup, or of the machine.
+    pub fn growing(&self, shortest: u64, at_limit: bool) -> [(u64, usize); WATCHED] {
+        let growers = match at_limit {
+            true => &self.growers_at_limit,
+            false => &self.growers,
+        };
         let (mut growing, now) = (Largest::<WATCHED>::default(), monotonic_ns());
         for (position, entry) in self.table.entries.iter().enumerate() {
-            let grew = self.growers.growth_of(entry.memory.id(), now, shortest);
+            let grew = growers.growth_of(entry.memory.id(), now, shortest);
             growing.offer(grew, position);
         }
         growing.0
