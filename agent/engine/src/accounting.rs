@@ -126,9 +126,10 @@ impl MemoryThresholds {
         (self.threshold / 16).clamp(1, STEP_BYTES)
     }
 
-    /// Computes the limits for tasks of a pod that held `held` bytes without page cache, and `huge_pages` besides that its
-    /// cgroup is charged for and its tasks' counters do not show, when `headroom` was left, as the kernel counts. Of a number of published pods one of a later rank is killed from deeper below the threshold, down to
-    /// half of it; where they have used up what was left, one of them at least has grown by its part of it.
+    /// Computes the limits for tasks of a pod that held `held` bytes without page cache when `headroom` was left, as the
+    /// kernel counts; for its `huge_pages` besides the pod's cgroup is charged, and no task's counter shows them. Of a
+    /// number of published pods one of a later rank is killed from deeper below the threshold, down to half of it; where
+    /// they have used up what was left, one of them at least has grown by its part of it.
     pub fn kill_limits(
         &self,
         (held, huge_pages): (u64, u64),
