@@ -310,6 +310,11 @@ impl Pace {
         })
     }
 
+    /// The growth per second over a quarter of a second, or over as long as one was seen; `None` where none was.
+    pub(crate) fn steady_growth(&self) -> Option<u64> {
+        self.growth.over(STEADY_NS).map(Grown::per_second)
+    }
+
     /// Computes the time, in nanoseconds, since which the growth is compared with that of pods that have limits of
     /// their own ([`LimitedGrowth`]).
     pub fn steady_since(&self) -> u64 {

@@ -146,6 +146,8 @@ pub struct Round {
 struct GrowthRate {
     /// Bytes per second.
     per_second: u64,
+    /// See [`UrgentGrowth::steady`].
+    steady: u64,
     /// The shortest window, in nanoseconds, over which it is urgent: the growth of pods is measured over as long at least.
     shortest: u64,
 }
@@ -170,8 +172,10 @@ impl Round {
                 exhausted_in,
             } => {
                 let shortest = shortest_window(exhausted_in);
+                let steady = self.pace_inputs.pace.steady_growth();
                 let urgent = GrowthRate {
                     per_second,
+                    steady: steady.map_or(per_second, |steady| steady.min(per_second)),
                     shortest,
                 };
                 self.evict_urgently(pods, urgent)
@@ -384,6 +388,7 @@ fn exclude_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     loaded.read_growers(&growers);
     let growth = UrgentGrowth {
         per_second: urgent.per_second,
+        steady: urgent.steady,
         growers: &mut growers,
         allowed: 0,
     };
@@ -411,6 +416,7 @@ fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     };
     let growth = UrgentGrowth {
         per_second: urgent.per_second,
+        steady: urgent.steady,
         growers: &mut growers,
         allowed,
     };
@@ -421,8 +427,12 @@ fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        RankInputs, Resource, growth::Headroom, model::settings::RankingStrategy, pace::Pace,
-        shortage::Shortage, units::SECOND,
+        RankInputs, Resource,
+        growth::Headroom,
+        model::settings::RankingStrategy,
+        pace::Pace,
+        shortage::Shortage,
+        units::{MS, SECOND},
     };
 
     const MIB: u64 = 1 << 20;
@@ -726,6 +736,32 @@ mod tests {
             };
             urgent_growth(2).run(&mut listed);
             assert_eq!(listed.chosen[..2], [3, 0], "{attempt:?}");
+        }
+    }
+
+    /// In some milliseconds all grow by ten times as much as in the time over which the pods' own growth is known.
+    #[test]
+    fn a_burst_is_of_the_pods_that_grow_steadily() {
+        for (burst, expected) in [(true, vec![3]), (false, vec![0])] {
+            let mut listed = Listed {
+                growers: vec![(150, 3)],
+                ..around_a_grower()
+            };
+            let mut round = urgent_growth(1);
+            for (at, mib) in [
+                (1, 0),
+                (250, 50),
+                (500, 100),
+                (510, if burst { 110 } else { 1000 }),
+            ] {
+                let seen = Shortage {
+                    used: mib * MIB,
+                    ..round.pace_inputs.shortage
+                };
+                round.pace_inputs.pace.observe(SECOND + at * MS, &seen);
+            }
+            round.run(&mut listed);
+            assert_eq!(listed.chosen, expected);
         }
     }
 

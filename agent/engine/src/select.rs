@@ -105,6 +105,9 @@ pub(crate) fn exclude_not_growing(
 pub(crate) struct UrgentGrowth<'a> {
     /// Growth per second, in the resource's unit.
     pub per_second: u64,
+    /// The same over a time for which that of pods is known too: a burst of some milliseconds is less in theirs. At most
+    /// `per_second`.
+    pub steady: u64,
     /// The part of each pod that grows, and the pod's position.
     pub growers: &'a mut [(u64, usize)],
     /// Number of further pods that the node's eviction rate allows, [`usize::MAX`] without one.
@@ -130,7 +133,7 @@ pub(crate) fn pass_over_in_vain(
     mut read: impl FnMut(usize, u64) -> (u64, u64),
 ) -> bool {
     let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
-    let main = main_growers(candidates, rules, growth.per_second, growth.growers);
+    let main = main_growers(candidates, rules, growth.steady, growth.growers);
     let place = |&(_, position): &(u64, usize)| {
         let candidate = candidates.get(position)?;
         Some(rules.place(position, candidate))
@@ -211,7 +214,7 @@ pub(crate) fn pass_over_all_but_growers(
     rules: SelectionCriteria,
     growth: UrgentGrowth<'_>,
 ) -> bool {
-    let main = main_growers(candidates, rules, growth.per_second, growth.growers);
+    let main = main_growers(candidates, rules, growth.steady, growth.growers);
     let is_main = |position| main.iter().any(|(_, grower)| *grower == position);
     for (position, candidate) in candidates.iter_mut().enumerate() {
         if is_eligible(candidate) && !is_main(position) {

@@ -260,6 +260,7 @@ impl Planner {
                 .collect();
             let growth = UrgentGrowth {
                 per_second: growing.per_second,
+                steady: growing.per_second,
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
             };

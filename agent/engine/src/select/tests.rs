@@ -271,6 +271,7 @@ fn next_allowed(
     let mut growers: Vec<_> = growers.iter().map(|(mib, at)| (mib << 20, *at)).collect();
     let growth = UrgentGrowth {
         per_second: mib_per_second << 20,
+        steady: mib_per_second << 20,
         growers: &mut growers,
         allowed,
     };
@@ -347,6 +348,7 @@ fn a_pod_that_ranks_behind_by_its_exact_usage_carries_no_growth() {
     };
     let growth = UrgentGrowth {
         per_second: 200 << 20,
+        steady: 200 << 20,
         growers: &mut [(200 << 20, 60)],
         allowed: usize::MAX,
     };
@@ -364,6 +366,7 @@ fn page_cache_carries_no_growth() {
     // 3,000 MiB at most, of which 1,530 are held: less than 2,000.
     let growth = UrgentGrowth {
         per_second: 200 << 20,
+        steady: 200 << 20,
         growers: &mut [(200 << 20, 60)],
         allowed: usize::MAX,
     };
