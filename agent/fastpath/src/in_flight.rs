@@ -262,8 +262,8 @@ impl InFlight {
     pub fn memory(&self, scope: &Scope, now: u64) -> VictimMemory {
         let mut memory = VictimMemory::default();
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
-            let reading = scope.read_pod(&victim.pod).ok();
-            let held = reading.as_ref().map(MemoryReading::unreclaimable);
+            let reading = victim.pod.memory.read().ok();
+            let held = reading.map(|r| r.of_scope(scope.is_limited()).unreclaimable());
             if victim.eviction.shadow {
                 // Its page cache is headroom already.
                 let held = held.unwrap_or(0);

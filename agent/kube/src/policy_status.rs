@@ -155,8 +155,8 @@ impl StatusWriter {
         let plural = ClusterPolicies::PLURAL;
         let path = format!("/apis/{GROUP}/{VERSION}/{plural}/{name}/status");
         let request = ApiRequest::new(Method::PATCH, path, MERGE, &body);
-        match self.client.call(&request).await {
-            Ok(_) => {
+        match self.client.send(&request).await {
+            Ok(()) => {
                 self.client.counters.policy_statuses.add();
                 let mut state = self.state();
                 if let Some((opinion, written)) = state.opinions.get_mut(name) {

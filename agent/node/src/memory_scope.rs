@@ -7,7 +7,6 @@ use evictd_engine::{
     accounting::{
         Accounting, Amount, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
-    model::usage::MemoryReading,
 };
 use evictd_sys::fs::PathError;
 
@@ -168,15 +167,6 @@ impl Scope {
     /// may already be something else.
     pub fn is_limited(&self) -> bool {
         self.accounting.is_limited
-    }
-
-    /// Reads a pod's memory as it counts here. Does not allocate.
-    ///
-    /// # Errors
-    /// ENODEV when the pod's cgroup was removed.
-    pub fn read_pod(&self, pod: &PodEntry) -> io::Result<MemoryReading> {
-        let reading = pod.memory.read()?;
-        Ok(reading.of_scope(self.is_limited()))
     }
 
     /// Whether another scope is this one with another capacity, so that what was seen of one is true of the other.

@@ -333,6 +333,20 @@ fn several_pods_may_make_most_of_a_growth() {
     assert_eq!((spared, first), (false, Some(0)));
 }
 
+/// Whether a pod is passed over for the one at 60, which makes all of a growth of 200 MiB/s.
+fn is_passed_over(
+    candidates: &mut [Candidate],
+    read: impl FnMut(usize, u64) -> (u64, u64),
+) -> bool {
+    let growth = UrgentGrowth {
+        per_second: 200 << 20,
+        steady: 200 << 20,
+        growers: &mut [(200 << 20, 60)],
+        allowed: usize::MAX,
+    };
+    pass_over_in_vain(candidates, RULES, growth, read)
+}
+
 /// Its counter puts it above its request, in front of the grower; without page cache it is within it.
 #[test]
 fn a_pod_that_ranks_behind_by_its_exact_usage_carries_no_growth() {
@@ -346,13 +360,7 @@ fn a_pod_that_ranks_behind_by_its_exact_usage_carries_no_growth() {
         61 => (2700 << 20, 2500 << 20),
         _ => (usage, usage),
     };
-    let growth = UrgentGrowth {
-        per_second: 200 << 20,
-        steady: 200 << 20,
-        growers: &mut [(200 << 20, 60)],
-        allowed: usize::MAX,
-    };
-    assert!(pass_over_in_vain(&mut candidates, RULES, growth, exact));
+    assert!(is_passed_over(&mut candidates, exact));
     assert_eq!(first(&mut candidates, RULES), Some(60));
 }
 
@@ -364,11 +372,5 @@ fn page_cache_carries_no_growth() {
         _ => (usage, usage),
     };
     // 3,000 MiB at most, of which 1,530 are held: less than 2,000.
-    let growth = UrgentGrowth {
-        per_second: 200 << 20,
-        steady: 200 << 20,
-        growers: &mut [(200 << 20, 60)],
-        allowed: usize::MAX,
-    };
-    assert!(pass_over_in_vain(&mut candidates, RULES, growth, held));
+    assert!(is_passed_over(&mut candidates, held));
 }

@@ -287,8 +287,9 @@ impl MemoryMonitor {
             held: self.measure(victim, &pod),
             pod,
         };
-        let (usage, expected) = (watched.sample.usage, kill.expected_by(&watched.scope));
+        let usage = watched.sample.usage;
         let report = self.report(watched, why, &kill);
+        let expected = report.expected;
         self.events.send(FastPathEvent::Evicted(report));
         if outcome.refusal().is_some() {
             if let Some(watched) = self.scopes.get_mut(index)
@@ -455,12 +456,18 @@ struct ScopePods<'a> {
     round: &'a Round,
 }
 
+impl ScopePods<'_> {
+    /// Whether their memory counts for the limit of a cgroup.
+    fn are_at_limit(&self) -> bool {
+        let watched = self.monitor.scopes.get(self.index);
+        watched.is_some_and(|watched| watched.scope.is_limited())
+    }
+}
+
 impl Pods for ScopePods<'_> {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
-        let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
-        let watched = scopes.get(self.index);
-        let at_limit = watched.is_some_and(|watched| watched.scope.is_limited());
-        pods.table.candidates(at_limit)
+        let at_limit = self.are_at_limit();
+        self.monitor.pods.table.candidates(at_limit)
     }
 
     fn rules(&self) -> SelectionCriteria {
@@ -494,8 +501,7 @@ impl Pods for ScopePods<'_> {
     }
 
     fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {
-        let watched = self.monitor.scopes.get(self.index);
-        let at_limit = watched.is_some_and(|watched| watched.scope.is_limited());
+        let at_limit = self.are_at_limit();
         self.monitor.pods.growing(shortest, at_limit)
     }
 

@@ -67,17 +67,11 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
     let mut level = vec![root.to_owned()];
     for _ in 0..ROOT_DEPTH {
         let (mut found, mut next) = (Vec::new(), Vec::new());
-        for entry in level.iter().filter_map(|dir| fs::read_dir(dir).ok()) {
-            for entry in entry.flatten() {
-                let path = entry.path();
-                if !entry.file_type().is_ok_and(|t| t.is_dir()) || !may_hold_pods(&path) {
-                    continue;
-                }
-                if entry.file_name().to_str().is_some_and(cgroup_name::is_root) {
-                    found.push(path);
-                } else {
-                    next.push(path);
-                }
+        let below = level.iter().flat_map(|dir| subdirectories(dir));
+        for path in below.filter(|path| may_hold_pods(path)) {
+            match holds_all_pods(&path) {
+                true => found.push(path),
+                false => next.push(path),
             }
         }
         if let [_, _, ..] = found[..] {
@@ -104,10 +98,12 @@ fn running_in(root: &Path) -> usize {
 
 /// The directory directly below `dir` that holds all pods.
 fn root_in(dir: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(dir).ok()?.flatten();
-    let mut entries = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
-    let root = entries.find(|e| e.file_name().to_str().is_some_and(cgroup_name::is_root));
-    root.map(|entry| entry.path())
+    subdirectories(dir).find(|path| holds_all_pods(path))
+}
+
+fn holds_all_pods(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(|name| name.to_str());
+    name.is_some_and(cgroup_name::is_root)
 }
 
 fn collect(dir: &Path, depth: usize, cgroups: &mut PodCgroups) {

@@ -9,17 +9,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     super::expression::{EvaluationError, Expression, Name},
-    expression,
+    expression, parse_answer,
 };
 use address::{Filter, bad_host, connect, endpoint};
 
 pub use address::ClusterAddresses;
-pub use body::parse as parse_answer;
 pub use hosts::Hosts;
 pub use tls::{Secrets, Trust};
 
 mod address;
-mod body;
 mod hosts;
 mod tls;
 
@@ -284,7 +282,7 @@ impl HttpProbe {
             }
         })?;
         let bytes = body.to_bytes();
-        let body = body::parse(&bytes).map_err(ProbeError::TooComplex)?;
+        let body = parse_answer(&bytes).map_err(ProbeError::TooComplex)?;
         Ok(Answer { status, body })
     }
 }

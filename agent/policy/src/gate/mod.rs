@@ -9,12 +9,13 @@ use serde_json::Value;
 use super::expression::{Expression, Name};
 use crate::expression::variables::POD;
 
+pub use answer::parse_answer;
 pub use http::{
     Answer, ClusterAddresses, Hosts, HttpProbe, ProbeError, Scheme, Secrets, Target, Trust,
-    parse_answer,
 };
 pub use object::ObjectProbe;
 
+mod answer;
 mod http;
 mod object;
 

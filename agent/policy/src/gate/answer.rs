@@ -10,11 +10,11 @@ const MAX_DEPTH: u32 = 32;
 /// Most values, also inside lists and maps: in memory a value can be a hundred times as large as in the body.
 const MAX_VALUES: u32 = 8192;
 
-/// The body as JSON, or as a string if it is not JSON.
+/// An answer as JSON, or as a string if it is not JSON.
 ///
 /// # Errors
-/// The limit that the body exceeds.
-pub fn parse(bytes: &[u8]) -> Result<Value, &'static str> {
+/// The limit that the answer exceeds.
+pub fn parse_answer(bytes: &[u8]) -> Result<Value, &'static str> {
     let limits = Limits::default();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = limits.seed(0).deserialize(&mut deserializer);
@@ -138,17 +138,17 @@ mod tests {
     #[test]
     fn it_is_what_serde_json_reads_within_limits() {
         let value = json!({"a": [1, -2, 1.5, "x\n", null, true, {"b": {}}], "c": []});
-        assert_eq!(parse(value.to_string().as_bytes()), Ok(value));
+        assert_eq!(parse_answer(value.to_string().as_bytes()), Ok(value));
         for text in ["", "yes", "{\"a\": 1} x", "{\"a\": 1, \"a\": 2}", "[1,"] {
-            assert_eq!(parse(text.as_bytes()), Ok(text.into()), "no JSON");
+            assert_eq!(parse_answer(text.as_bytes()), Ok(text.into()), "no JSON");
         }
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
-        assert!(parse(nested(32).as_bytes()).is_ok_and(|v| v.is_array()));
-        let error = parse(nested(33).as_bytes());
+        assert!(parse_answer(nested(32).as_bytes()).is_ok_and(|v| v.is_array()));
+        let error = parse_answer(nested(33).as_bytes());
         assert!(error.is_err_and(|e| e.contains("32 levels")));
-        assert!(parse(nested(1 << 19).as_bytes()).is_err());
+        assert!(parse_answer(nested(1 << 19).as_bytes()).is_err());
         let many = |count: usize| format!("[{}0]", "0,".repeat(count - 1));
-        assert!(parse(many(8191).as_bytes()).is_ok_and(|v| v.is_array()));
-        assert!(parse(many(8192).as_bytes()).is_err_and(|e| e.contains("8192 values")));
+        assert!(parse_answer(many(8191).as_bytes()).is_ok_and(|v| v.is_array()));
+        assert!(parse_answer(many(8192).as_bytes()).is_err_and(|e| e.contains("8192 values")));
     }
 }
