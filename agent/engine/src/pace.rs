@@ -169,9 +169,13 @@ impl Pace {
     }
 
     /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due, [`STANDSTILL_NS`] or
-    /// more: the threshold was not seen met then, and what has grown may have ended since.
+    /// more: the threshold was not seen met then, no victim could end, and what has grown may have ended since.
     pub fn stood_still(&mut self, late: u64, now: u64) {
-        let times = [&mut self.met_since, &mut self.unreclaimable_since];
+        let times = [
+            &mut self.met_since,
+            &mut self.unreclaimable_since,
+            &mut self.last_eviction,
+        ];
         for since in times.into_iter().flatten() {
             leave_out(since, late, now);
         }

@@ -150,9 +150,10 @@ impl Planner {
     }
 
     /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: they are no time of a
-    /// shortage, and none in which victims had to end.
+    /// shortage or of a grace period, and none in which victims had to end.
     pub fn stood_still(&mut self, late: u64, now: i64) {
         self.paces.stood_still(late, unsigned_ns(now));
+        self.pressure.stood_still(signed(late), now);
         self.pending.stood_still(signed(late), now);
     }
 

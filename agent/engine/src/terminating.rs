@@ -127,7 +127,8 @@ impl Terminating {
             late = late.min(STUCK_NS - self.delayed);
             self.delayed += late;
         }
-        for since in [&mut self.known_since, &mut self.progress] {
+        let times = [&mut self.known_since, &mut self.progress];
+        for since in times.into_iter().chain(&mut self.exited) {
             leave_out(since, late, now);
         }
     }
@@ -454,6 +455,24 @@ mod tests {
             victim.stood_still(late, 2500 * MS);
             assert_eq!(victim.observe(2500 * MS, seen(true, 3000)), state);
         }
+    }
+
+    // R43
+    #[test]
+    fn a_volume_is_waited_for_when_the_kubelet_stood_still_too() {
+        let has_room_for_another = |is_noted: bool| {
+            let mut victim = Terminating::new(0, 300 * MIB, 200 * MIB);
+            victim.observe(50 * MS, seen(false, 200));
+            let now = 40 * SECOND;
+            if is_noted {
+                victim.stood_still(now - 100 * MS, now);
+            }
+            let mut pending = Pending::default();
+            victim.add_to(&mut pending, now, Some(200 * MIB));
+            (victim.observe(now, seen(false, 200)), pending.amount / MIB)
+        };
+        assert_eq!(has_room_for_another(false), (VictimState::Released, 0));
+        assert_eq!(has_room_for_another(true), (VictimState::Lingering, 200));
     }
 
     // R43

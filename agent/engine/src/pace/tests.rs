@@ -497,6 +497,25 @@ fn a_time_without_looks_is_no_time_of_a_shortage() {
     assert_eq!(decision(&pace, later, &at), ONE_PACED);
 }
 
+/// Nor of the last victim's end.
+// R43
+#[test]
+fn the_next_pod_does_not_go_at_the_first_look_after_a_standstill() {
+    let goes_on = |is_noted: bool| {
+        let mut pace = Pace::default();
+        let (now, _) = looked(&mut pace, SECOND, 11_000, |_| seen(450, 0));
+        pace.evicted(now);
+        let later = now + 30 * SECOND;
+        if is_noted {
+            pace.stood_still(30 * SECOND, later);
+        }
+        let (later, at) = looked(&mut pace, later, 1, |_| seen(450, 0));
+        decision(&pace, later, &at)
+    };
+    assert_eq!(goes_on(false), ONE_PACED);
+    assert!(matches!(goes_on(true), Decision::Wait { .. }));
+}
+
 /// What has grown while the agent did not run may have ended. What goes on is seen at once.
 // R43
 #[test]

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::{
     EvictionDecision, Observation, Observations, PlannerSettings, Resource, RestoredPending,
-    Signal, Snapshot, Threshold, eviction_state::REFUSED_NS, kubelet_times::POD_CLEANUP_NS,
-    pending::Pending, record::SignalUse, units::signed,
+    Signal, Snapshot, Threshold,
+    eviction_state::REFUSED_NS,
+    kubelet_times::POD_CLEANUP_NS,
+    pending::Pending,
+    record::SignalUse,
+    units::{leave_out_signed, signed},
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -234,7 +238,7 @@ impl PendingVictims {
                 &mut victim.files_since,
                 &mut victim.files_came,
             ] {
-                *since = since.saturating_add(late).min(now).max(*since);
+                leave_out_signed(since, late, now);
             }
         }
     }

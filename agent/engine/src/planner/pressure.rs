@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::{NodeCondition, Observations, Signal, Threshold, model::threshold::first_met};
+use crate::{
+    NodeCondition, Observations, Signal, Threshold, model::threshold::first_met,
+    units::leave_out_signed,
+};
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
 #[derive(Clone, Debug)]
@@ -65,6 +68,17 @@ impl Pressure {
             seen: [None; CONDITIONS.len()],
             last: Observations::default(),
             met_in_force: Vec::new(),
+        }
+    }
+
+    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: no grace period goes on
+    /// meanwhile.
+    pub(super) fn stood_still(&mut self, late: i64, now: i64) {
+        for tracked in &mut self.thresholds {
+            let times = [&mut tracked.since, &mut tracked.unseen_since];
+            for since in times.into_iter().flatten() {
+                leave_out_signed(since, late, now);
+            }
         }
     }
 

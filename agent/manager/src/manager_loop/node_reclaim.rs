@@ -5,7 +5,7 @@ use std::time::Duration;
 use evictd_engine::{
     NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal, Threshold,
     node_reclaim::{ReclaimBy, Removed},
-    units::{nanos, signed},
+    units::{leave_out, nanos, signed},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -41,6 +41,14 @@ impl NodeReclaimState {
             reclaimers: NodeReclaimers::new(options),
             waiting: None,
             shadow_reported: false,
+        }
+    }
+
+    /// For so many nanoseconds until `now` no look was taken, and the other side stood still perhaps: they do not count as
+    /// waiting.
+    pub(super) fn stood_still(&mut self, late: u64, now: u64) {
+        if let Some(waiting) = &mut self.waiting {
+            leave_out(&mut waiting.since, late, now);
         }
     }
 }
