@@ -10,7 +10,7 @@ const SAMPLES: usize = 16;
 
 /// The recent course of one number: what a signal has left, or what a pod uses.
 ///
-/// It remembers the last samples within a window and fits a line through them. It allocates nothing.
+/// It remembers samples from all of a window, however often it is told, and fits a line through them. It allocates nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Trend {
     window_nanos: i64,
@@ -62,6 +62,13 @@ impl Trend {
         };
         self.samples.copy_within(drop..self.count, 0);
         self.count -= drop;
+        // The latest takes the place of one that came soon after the one before.
+        let apart = window / SAMPLES as i64;
+        if let [.., (before, _), (last, _)] = self.samples()
+            && last.saturating_sub(*before) < apart
+        {
+            self.count -= 1;
+        }
         if let Some(slot) = self.samples.get_mut(self.count) {
             *slot = (time, value);
             self.count += 1;
@@ -190,6 +197,20 @@ mod tests {
         let before = trend(&[(0, 10), (SECOND, 20)]);
         let after = trend(&[(0, 10), (SECOND, 20), (SECOND, 90), (0, 90)]);
         assert_eq!(before.rate(), after.rate());
+    }
+
+    /// A manager under PID pressure looks every 20 ms.
+    #[test]
+    fn the_rate_is_that_of_the_window_however_often_it_is_told() {
+        // R44: 10 a second, with a jitter from look to look.
+        for every in [20, 250, 1000] {
+            let samples = (0..10_000 / every).map(|look| {
+                let at = look * every;
+                (at * SECOND / 1000, 1000 - at / 100 + 5 * (look % 2))
+            });
+            let rate = trend(&samples.collect::<Vec<_>>()).rate().unwrap();
+            assert!((-12.0..-8.0).contains(&rate), "{every} ms: {rate}");
+        }
     }
 
     proptest! {
