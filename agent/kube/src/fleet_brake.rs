@@ -287,13 +287,20 @@ impl FleetBrake {
             let fresh = entries.values().filter(|at| rules.counts(**at, now));
             u32::try_from(fresh.count()).unwrap_or(u32::MAX)
         };
-        let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
+        let others = entries.iter().filter(|(node, _)| **node != self.node);
+        let newest = others.map(|(_, at)| *at).max();
+        let is_full = entries.len() >= MOST_ENTRIES;
+        // A wrong clock of this node makes no entry of the others old, unless they take all room.
+        let is_old = |at: i64| {
+            !rules.counts(at, now) && (is_full || newest.is_some_and(|new| !rules.counts(at, new)))
+        };
+        let old = entries.iter().filter(|(_, at)| is_old(**at));
         let mut data: Map<String, Value> = old
             .take(MOST_REMOVED)
             .map(|(node, _)| (node.clone(), Value::Null))
             .collect();
         // A write that takes old ones away makes room, however many there are.
-        let has_room = entries.len() < MOST_ENTRIES || !data.is_empty();
+        let has_room = !is_full || !data.is_empty();
         if fresh(&entries) < rules.pause_nodes && has_room {
             let evicted = format!("{evicted:.0}");
             data.insert(self.node.clone(), evicted.into());

@@ -16,7 +16,7 @@ use evictd_store::{
     disk_queue::DiskQueue,
     record::{EvictionRecord, Record, RequestRecord, oom_kill::PodName, shadow::KubeletEviction},
 };
-use evictd_sys::clock::ClockJump;
+use evictd_sys::clock::{ClockJump, boottime_ns};
 use tokio::{
     sync::{Mutex, mpsc, oneshot, watch as channel},
     task::JoinHandle,
@@ -179,7 +179,7 @@ impl Cluster {
             desired,
             soft: None,
             requested: None,
-            clock: ClockJump::new(Instant::now(), SystemTime::now()),
+            clock: ClockJump::new(boottime_ns(), SystemTime::now()),
             oom_events: OomEventLimiter::default(),
             begin: Some(begin),
             followers,
@@ -387,7 +387,7 @@ impl Cluster {
 
     /// Says once that the wall clock was set.
     pub fn watch_clock(&mut self) {
-        let Some(off) = self.clock.jump(Instant::now(), SystemTime::now()) else {
+        let Some(off) = self.clock.jump(boottime_ns(), SystemTime::now()) else {
             return;
         };
         if self.client.counters.clock_jumps.add_first() {

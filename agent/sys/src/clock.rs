@@ -1,31 +1,33 @@
 //! The clocks: the monotonic one, on which all is decided, and jumps of the wall clock, whose times are in Events and
 //! in the journal; and the boot in which they count.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A wall clock that differs by more from the monotonic one between two looks has been set.
+/// A wall clock that differs by more from CLOCK_BOOTTIME between two looks has been set.
 const JUMP: Duration = Duration::from_secs(2);
 
 /// Readings of both clocks at the last look.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockJump {
-    steady: Instant,
+    /// Nanoseconds of CLOCK_BOOTTIME: the machine may sleep between two looks.
+    boottime: u64,
     wall: SystemTime,
 }
 
 impl ClockJump {
     /// The first look.
-    pub fn new(steady: Instant, wall: SystemTime) -> Self {
-        Self { steady, wall }
+    pub fn new(boottime: u64, wall: SystemTime) -> Self {
+        Self { boottime, wall }
     }
 
     /// The next look: by how much the wall clock was set since the last one, forwards or backwards; `None` if it was
     /// not.
-    pub fn jump(&mut self, steady: Instant, wall: SystemTime) -> Option<Duration> {
-        let expected = self.wall + steady.duration_since(self.steady);
-        *self = Self { steady, wall };
+    pub fn jump(&mut self, boottime: u64, wall: SystemTime) -> Option<Duration> {
+        let elapsed = Duration::from_nanos(boottime.saturating_sub(self.boottime));
+        let expected = self.wall + elapsed;
+        *self = Self { boottime, wall };
         let off = match wall.duration_since(expected) {
             Ok(ahead) => ahead,
             Err(behind) => behind.duration(),
@@ -71,18 +73,19 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_is_noticed_once_in_both_directions() {
         let seconds = Duration::from_secs;
-        let (start, noon) = (Instant::now(), SystemTime::UNIX_EPOCH + seconds(1_000_000));
-        let mut clock = ClockJump::new(start, noon);
+        let noon = SystemTime::UNIX_EPOCH + seconds(1_000_000);
+        let after = |count: u64| count * 1_000_000_000;
+        let mut clock = ClockJump::new(0, noon);
         // A minute later, and a second off: it was slewed, not set.
-        assert_eq!(clock.jump(start + seconds(60), noon + seconds(61)), None);
+        assert_eq!(clock.jump(after(60), noon + seconds(61)), None);
         let hour = seconds(3600);
         let later = noon + seconds(71) + hour;
-        assert_eq!(clock.jump(start + seconds(70), later), Some(hour));
-        assert_eq!(clock.jump(start + seconds(80), later + seconds(10)), None);
+        assert_eq!(clock.jump(after(70), later), Some(hour));
+        assert_eq!(clock.jump(after(80), later + seconds(10)), None);
         // Back to before the first look, as after a battery has failed.
         let back = SystemTime::UNIX_EPOCH;
         let off = later + seconds(20);
         let off = off.duration_since(back).unwrap();
-        assert_eq!(clock.jump(start + seconds(90), back), Some(off));
+        assert_eq!(clock.jump(after(90), back), Some(off));
     }
 }

@@ -190,6 +190,21 @@ fn old_entries_keep_no_new_one_away() {
     assert!(entries(&f.server.state()).len() < 2500);
 }
 
+/// By this node's clock all of them are old: it is an hour ahead. Only what others have outlasted goes.
+#[test]
+fn a_wrong_clock_removes_no_entry_that_counts_for_others() {
+    let f = Following::new(|server| {
+        let mut state = server.state();
+        maps(&mut state);
+        let data = json!({"a": ago(60), "b": ago(61), "gone": ago(75)});
+        state.put_config_map(SPACE, EVICTIONS, data);
+    })
+    .unwrap();
+    Node::new(&f, "n1").evicts();
+    assert!(f.wait(|f| entries(&f.server.state()).contains(&"n1".to_owned())));
+    assert_eq!(entries(&f.server.state()), ["a", "b", "n1"]);
+}
+
 /// What cannot be reported changes nothing, and is reported later.
 #[test]
 fn without_the_api_server_each_node_goes_on_by_itself() {

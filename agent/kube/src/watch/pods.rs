@@ -148,10 +148,10 @@ impl EvictedByKubelet {
     }
 
     /// When it was, if that is learnt `now`: what a watch brings at once is known to less than a second, and what it
-    /// brings after an outage is long past. Both clocks are this node's.
+    /// brings after an outage is long past, or was by a clock that has been set back since. Both clocks are this node's.
     fn time(&self, now: Timestamp) -> Timestamp {
-        let is_past = |since: &Timestamp| now.duration_since(*since) > AT_ONCE;
-        self.since.filter(is_past).unwrap_or(now)
+        let is_another = |since: &Timestamp| now.duration_since(*since).abs() > AT_ONCE;
+        self.since.filter(is_another).unwrap_or(now)
     }
 }
 
