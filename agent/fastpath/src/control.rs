@@ -20,7 +20,7 @@ use evictd_node::{
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
-use crate::{FastPathEvent, in_flight::KilledBy};
+use crate::{FastPathEvent, in_flight::OtherKill};
 
 /// The positions of the scopes.
 pub(super) const NODE: usize = 0;
@@ -41,7 +41,7 @@ pub struct FastPathControl {
     scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
     /// Kills by the manager and the kubelet: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which of them.
-    killed: ArrayQueue<(Arc<PodEntry>, u64, KilledBy)>,
+    killed: ArrayQueue<OtherKill>,
     kills_dropped: AtomicU64,
     /// Pods that the fast path follows no longer. To free one takes the allocator's lock and closes files: main does.
     left: ArrayQueue<Arc<PodEntry>>,
@@ -120,11 +120,9 @@ impl FastPathControl {
         self.wakeup.notify();
     }
 
-    /// Notes that the manager or the kubelet has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
-    /// memory is pending. Neither blocks nor allocates. The queue has room for all pods of a node; it fills only where
+    /// Notes that the manager or the kubelet has killed a pod: its memory is pending. Neither blocks nor allocates. The queue has room for all pods of a node; it fills only where
     /// victims do not end for long, and drops the oldest kill then: what that brings is no longer waited for.
-    pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {
-        let kill = (Arc::clone(pod), signalled, by);
+    pub fn note_kill(&self, kill: OtherKill) {
         if self.killed.force_push(kill).is_some() {
             self.kills_dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -136,7 +134,7 @@ impl FastPathControl {
         self.kills_dropped.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take_kill(&self) -> Option<(Arc<PodEntry>, u64, KilledBy)> {
+    pub(super) fn take_kill(&self) -> Option<OtherKill> {
         self.killed.pop()
     }
 

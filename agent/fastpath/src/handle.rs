@@ -103,6 +103,6 @@ pub struct StartRefusals {
     pub lock: Option<io::Error>,
     /// [`join_root_memcg`]: needs the hierarchy's root, mounted to be written to.
     pub limit: Option<io::Error>,
-    /// A standby thread and its wake threads: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
+    /// A standby thread and its wake threads: perf_event_open needs CAP_PERFMON ([`evictd_sys::perf::explain`]). Not tried without `fifo`.
     pub standby: Option<io::Error>,
 }

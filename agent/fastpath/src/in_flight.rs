@@ -43,6 +43,19 @@ pub enum KilledBy {
     Kubelet,
 }
 
+/// Kill of a pod by another part of the node.
+#[derive(Debug)]
+pub struct OtherKill {
+    /// The pod.
+    pub pod: Arc<PodEntry>,
+    /// Time of the kill, in nanoseconds of CLOCK_MONOTONIC.
+    pub signalled: u64,
+    /// What has killed the pod.
+    pub by: KilledBy,
+    /// Whether something was short on the node. A pod that has exceeded a limit of its own delays no eviction.
+    pub is_for_pressure: bool,
+}
+
 /// The decision by which a pod became a victim.
 #[derive(Clone, Copy, Debug)]
 pub struct Eviction {
@@ -99,7 +112,10 @@ impl Victim {
     }
 
     /// A pod that the manager or the kubelet has killed.
-    pub fn by_other(pod: Arc<PodEntry>, signalled: u64, by: KilledBy) -> Self {
+    pub fn by_other(kill: OtherKill) -> Self {
+        let OtherKill {
+            pod, signalled, by, ..
+        } = kill;
         let (usage, shared) = held(&pod);
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {

@@ -25,6 +25,6 @@ mod tests;
 pub use control::{FastPathControl, FastPathEventQueue, FastPathSettings};
 pub use event::{BlockedBy, EvictionReport, FastPathEvent, StuckVictim, VictimExit};
 pub use handle::FastPath;
-pub use in_flight::{EARLIER, KilledBy, RestoredVictim};
+pub use in_flight::{EARLIER, KilledBy, OtherKill, RestoredVictim};
 pub use monitor::FastPathSetup;
 pub use status::FastPathStatus;

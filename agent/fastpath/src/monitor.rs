@@ -5,7 +5,7 @@ mod kernel_victims;
 mod pod_readings;
 mod schedule;
 mod triggers;
-mod updates;
+pub(crate) mod updates;
 
 use std::{io, sync::Arc};
 

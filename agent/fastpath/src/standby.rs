@@ -32,6 +32,7 @@ use evictd_node::{
 };
 use evictd_sys::{
     eventfd::EventFd,
+    perf,
     poll::poll,
     rt::{FASTPATH_PRIORITY, prefault_stack},
 };
@@ -95,7 +96,7 @@ impl Standby {
         };
         let opened: io::Result<Vec<_>> = cpus
             .into_iter()
-            .map(|cpu| Ok((cpu, wakeups.open(cpu)?)))
+            .map(|cpu| Ok((cpu, wakeups.open(cpu).map_err(perf::explain)?)))
             .collect();
         let opened = opened?;
         let (call, end) = (EventFd::new()?, EventFd::new()?);

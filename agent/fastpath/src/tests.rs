@@ -29,12 +29,12 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{
     FastPathControl, FastPathEvent, FastPathEventQueue, FastPathSettings, FastPathSetup, KilledBy,
-    RestoredVictim,
+    OtherKill, RestoredVictim,
 };
 use crate::{
     control::KILLS,
     in_flight::{Eviction, Victim},
-    monitor::MemoryMonitor,
+    monitor::{MemoryMonitor, updates::KEPT_FOR_OWN},
     scope::{SampleContext, ScopeTriggers},
     spin::Wait,
 };
@@ -360,6 +360,15 @@ fn another_capacity_leaves_the_pace() {
     assert!(!watched.pace.is_met());
 }
 
+fn by_manager(pod: &Arc<PodEntry>, signalled: u64) -> OtherKill {
+    OtherKill {
+        pod: Arc::clone(pod),
+        signalled,
+        by: KilledBy::Manager,
+        is_for_pressure: true,
+    }
+}
+
 /// Each is followed, or another pod would be evicted for the memory that it is about to give back.
 #[test]
 fn kills_by_the_manager_wait_until_there_is_room() {
@@ -372,10 +381,10 @@ fn kills_by_the_manager_wait_until_there_is_room() {
     let now = monotonic_ns();
     for pod in &pods {
         pod.eviction_state.begin_kill(now);
-        watch.control.note_kill(pod, now, KilledBy::Manager);
+        watch.control.note_kill(by_manager(pod, now));
     }
     watch.apply_updates();
-    let (followed, waiting) = pods.split_at(MAX_IN_FLIGHT);
+    let (followed, waiting) = pods.split_at(MAX_IN_FLIGHT - KEPT_FOR_OWN);
     assert!(followed.iter().all(|pod| watch.in_flight.contains(pod)));
     assert!(
         waiting
@@ -388,6 +397,27 @@ fn kills_by_the_manager_wait_until_there_is_room() {
     assert_eq!(watch.in_flight.free_slots(), MAX_IN_FLIGHT - waiting.len());
 }
 
+/// A tenant may have any number of pods that exceed a limit of their own, one after the other.
+// R43
+#[test]
+fn a_pod_above_its_own_limit_delays_no_eviction_for_memory() {
+    for is_for_pressure in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = Cgroup(dir.path());
+        let mut watch = cgroup.watch();
+        let pod = cgroup.pod("over");
+        let now = monotonic_ns();
+        watch.control.note_kill(OtherKill {
+            is_for_pressure,
+            ..by_manager(&pod, now)
+        });
+        watch.apply_updates();
+        assert!(watch.in_flight.contains(&pod));
+        let pace = watch.scopes[0].pace;
+        assert_eq!(pace.has_evicted_lately(now), is_for_pressure);
+    }
+}
+
 /// The newest kills matter most; that one is missing is counted.
 #[test]
 fn kills_that_find_no_place_are_counted() {
@@ -395,11 +425,11 @@ fn kills_that_find_no_place_are_counted() {
     let pod = Cgroup(dir.path()).pod("a");
     let control = FastPathControl::new().unwrap();
     for signalled in 0..KILLS as u64 + 2 {
-        control.note_kill(&pod, signalled, KilledBy::Manager);
+        control.note_kill(by_manager(&pod, signalled));
     }
     assert_eq!(control.kills_dropped(), 2);
     let kept = std::iter::from_fn(|| control.take_kill());
-    let kept: Vec<u64> = kept.map(|(_, signalled, _)| signalled).collect();
+    let kept: Vec<u64> = kept.map(|kill| kill.signalled).collect();
     assert_eq!(kept, (2..KILLS as u64 + 2).collect::<Vec<_>>());
 }
 
@@ -619,7 +649,7 @@ fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
         let pod = cgroup.pod("victim");
         Cgroup(&dir.path().join("victim")).uses(held, held);
         let now = monotonic_ns();
-        watch.control.note_kill(&pod, now, KilledBy::Manager);
+        watch.control.note_kill(by_manager(&pod, now));
         watch.run_once(now);
         assert!(!watch.in_flight.contains(&pod));
         // To free it is main's.

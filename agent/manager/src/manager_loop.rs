@@ -16,8 +16,8 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource, Signal,
-    Threshold,
+    Cause, EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource,
+    Signal, Threshold,
     limiter::EvictionLimiter,
     model::settings::MitigationConfig,
     pace::STANDSTILL_NS,
@@ -174,6 +174,7 @@ impl ManagerLoop {
         let late = woken.saturating_sub(due);
         if late >= STANDSTILL_NS {
             self.planner.stood_still(late, signed(woken));
+            self.node_reclaim.stood_still(late, woken);
             self.node.empty.stood_still(late, woken);
         }
     }
@@ -348,8 +349,8 @@ impl ManagerLoop {
     }
 }
 
-/// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
-pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
+/// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC and the cause. It must not block.
+pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64, Cause) + Send>;
 
 /// Settings and parts that the manager needs.
 pub struct ManagerSetup {

@@ -3,7 +3,7 @@
 use std::{fs::File, thread};
 
 use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
-use evictd_fastpath::KilledBy;
+use evictd_fastpath::{KilledBy, OtherKill};
 use evictd_node::cgroup::realtime::acquire_sched_fifo;
 use evictd_tests::{node::Options, prelude::*};
 
@@ -162,9 +162,12 @@ fn what_the_manager_has_killed_is_pending() {
         .find(|e| e.pod.name == "a")
         .cloned();
     let watched = node.watched(Options::at(370));
-    watched
-        .control
-        .note_kill(&entry.unwrap(), monotonic_ns(), KilledBy::Manager);
+    watched.control.note_kill(OtherKill {
+        pod: entry.unwrap(),
+        signalled: monotonic_ns(),
+        by: KilledBy::Manager,
+        is_for_pressure: true,
+    });
     // It is killed again.
     first.killed();
     let longer = Duration::from_nanos(MONITORING_INTERVAL_NS) + Duration::from_secs(2);

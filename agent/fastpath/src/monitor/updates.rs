@@ -1,7 +1,7 @@
 //! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another
 //! capacity of the node.
 
-use evictd_engine::pace::Pace;
+use evictd_engine::{pace::Pace, round::MAX_IN_FLIGHT};
 
 use crate::{
     FastPathSettings,
@@ -10,6 +10,9 @@ use crate::{
     monitor::MemoryMonitor,
     scope::WatchedScope,
 };
+
+/// Places that victims of others leave to the fast path's own: a pod of a tenant could fill all of them.
+pub(crate) const KEPT_FOR_OWN: usize = MAX_IN_FLIGHT / 8;
 
 impl MemoryMonitor {
     /// Takes over all that was handed over.
@@ -28,25 +31,30 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without
-    /// room for another victim the fast path kills no pod either, and they wait.
+    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Where there is
+    /// room for the fast path's own victims alone they wait.
     pub(super) fn apply_kills(&mut self) {
-        while self.in_flight.free_slots() > 0
-            && let Some((pod, signalled, by)) = self.control.take_kill()
+        while self.in_flight.free_slots() > KEPT_FOR_OWN
+            && let Some(kill) = self.control.take_kill()
         {
+            let pod = &kill.pod;
             pod.eviction_state.end_kill();
-            if self.in_flight.contains(&pod) {
-                self.control.leave(pod);
+            if self.in_flight.contains(pod) {
+                self.control.leave(kill.pod);
                 continue;
             }
             for watched in self
                 .scopes
                 .iter_mut()
-                .filter(|watched| watched.scope.holds(&pod))
+                .filter(|watched| watched.scope.holds(pod))
             {
-                watched.pace.evicted(signalled);
+                match kill.is_for_pressure {
+                    true => watched.pace.evicted(kill.signalled),
+                    // What it gives back is no shrinking of others.
+                    false => watched.pace.forget_growth(),
+                }
             }
-            self.in_flight.push(Victim::by_other(pod, signalled, by));
+            self.in_flight.push(Victim::by_other(kill));
         }
     }
 

@@ -136,7 +136,7 @@ impl ManagerLoop {
         let signalled = monotonic_ns();
         let is_killed = outcome == KillOutcome::Killed;
         if is_killed {
-            (self.on_kill)(&pod, signalled);
+            (self.on_kill)(&pod, signalled, eviction.cause);
         }
         self.planner.note_outcome(&eviction.uid, outcome);
         let reading = match eviction.cause {

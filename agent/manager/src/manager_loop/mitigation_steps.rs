@@ -242,7 +242,7 @@ mod tests {
             },
             memory_v1: None,
             restored: Default::default(),
-            on_kill: Box::new(|_, _| ()),
+            on_kill: Box::new(|_, _, _| ()),
         };
         let commands = CommandQueue::new().unwrap();
         let events = ManagerEventQueue::new().unwrap();

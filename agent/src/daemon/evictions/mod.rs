@@ -28,7 +28,7 @@ use evictd_engine::{
     Cause, Resource, Signal, kubelet_times::MONITORING_INTERVAL_NS, message::resource_of,
     record::KillOutcome, soft::Departure, units::nanos,
 };
-use evictd_fastpath::{FastPathEvent, KilledBy};
+use evictd_fastpath::{FastPathEvent, KilledBy, OtherKill};
 use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};
 use evictd_node::pods::table::PodEntry;
 use evictd_store::{
@@ -244,9 +244,12 @@ impl Agent {
                         ending: Ending::NotBySigkill,
                         resource,
                     });
-                    self.fastpath
-                        .control
-                        .note_kill(entry, now, KilledBy::Kubelet);
+                    self.fastpath.control.note_kill(OtherKill {
+                        pod: Arc::clone(entry),
+                        signalled: now,
+                        by: KilledBy::Kubelet,
+                        is_for_pressure: resource.is_some(),
+                    });
                 }
                 // An eviction from a time without a watch is over.
                 if is_recent(&by_kubelet.time) {
@@ -266,9 +269,10 @@ fn resource_of_signal(name: &str) -> Option<Resource> {
     name.parse::<Signal>().ok().map(Signal::resource)
 }
 
-/// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339.
+/// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339. One that lies ahead is of a clock
+/// that has been set back since.
 fn is_recent(time: &str) -> bool {
     let age = |time| jiff::Timestamp::now().duration_since(time).as_nanos();
     let time = time.parse::<jiff::Timestamp>();
-    time.is_ok_and(|time| age(time) < i128::from(MONITORING_INTERVAL_NS))
+    time.is_ok_and(|time| age(time).abs() < i128::from(MONITORING_INTERVAL_NS))
 }

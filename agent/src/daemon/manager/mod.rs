@@ -9,10 +9,10 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use evictd_config::Config;
 use evictd_cri::{CriEvent, CriWorker};
 use evictd_engine::{
-    Layout, NodeReclaimOptions, PlannerSettings, Signal, limiter::EvictionLimiter,
+    Cause, Layout, NodeReclaimOptions, PlannerSettings, Signal, limiter::EvictionLimiter,
     recorder::Recorder,
 };
-use evictd_fastpath::{FastPathControl, KilledBy};
+use evictd_fastpath::{FastPathControl, KilledBy, OtherKill};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
     MitigationThreads, MitigationWorker, PodSet, ScanTarget, SharedStatus, SignalSources,
@@ -104,8 +104,13 @@ impl RunningManager {
             mitigation: config.mitigation,
             memory_v1,
             restored: restore::planner_state(restored, entries),
-            on_kill: Box::new(move |pod, signalled| {
-                control.note_kill(pod, signalled, KilledBy::Manager);
+            on_kill: Box::new(move |pod, signalled, cause| {
+                control.note_kill(OtherKill {
+                    pod: Arc::clone(pod),
+                    signalled,
+                    by: KilledBy::Manager,
+                    is_for_pressure: matches!(cause, Cause::Pressure(_)),
+                });
             }),
         })?;
         let commands = Arc::clone(handle.commands());
