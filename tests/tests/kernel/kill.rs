@@ -7,7 +7,7 @@ use evictd_node::{
     cgroup::{
         end::{ask_to_end, kill_left, kill_until_empty},
         kill::CgroupKiller,
-        members::{KillResult, signal_members},
+        members::{KillResult, MOST_AT_ONCE, signal_members},
     },
     proc::pidfd::Signal,
 };
@@ -73,7 +73,7 @@ fn idle(cgroup: &Path) -> Hog {
 /// Signals what `listed` says at the first time, if it is in the cgroup when it is listed again.
 fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> KillResult {
     let first = Cell::new(true);
-    signal_members(Signal::KILL, &|each| {
+    signal_members(Signal::KILL, u32::MAX, &|each| {
         let pids = match first.replace(false) {
             true => listed(),
             false => list(cgroup),
@@ -337,6 +337,20 @@ fn two_hundred_processes_die_with_no_pid_left() {
         "{PROCESSES} processes: plain {plain:?}, pidfd {again:?} ({ours:?} with the pids cgroup), ratio {:.1}",
         again.as_secs_f64() / plain.as_secs_f64()
     );
+}
+
+/// A deciding thread does not list a pod of very many processes once for each few of them.
+#[test]
+fn a_deciding_thread_signals_so_many_of_a_large_pod() {
+    skip_if!(in_guest().then_some("an emulated machine takes a minute to make the processes"));
+    let most = MOST_AT_ONCE;
+    let stage = as_root!(Stage::new("many"));
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
+    timed(&stage, most + 400, || {
+        let signalled = killer.kill().unwrap().processes;
+        assert!((most..most + 200).contains(&signalled), "{signalled}");
+        kill_until_empty(&stage.pod, SOON).unwrap();
+    });
 }
 
 /// Takes all descriptors but so many until it goes.

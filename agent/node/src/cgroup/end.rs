@@ -6,6 +6,8 @@ use std::{
     ops::ControlFlow,
     os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread::Builder,
     time::{Duration, Instant},
 };
 
@@ -57,8 +59,7 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
             Err(e) => return Err(e.into()),
         };
         killer.kill_all().map_err(PathError::at(path))?;
-        // A cgroup that vanishes here is empty, which the next look sees.
-        let _ = killer.for_each(&mut release_memory);
+        release_memory(&killer);
         if killer.is_empty() {
             return Ok(());
         }
@@ -96,8 +97,7 @@ pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
     killer
         .kill_older_than(moment)
         .map_err(PathError::at(path))?;
-    // A cgroup that vanishes here is empty. A process that is not dying keeps its memory.
-    let _ = killer.for_each(&mut release_memory);
+    release_memory(&killer);
     if !killer.holds_older_than(moment) {
         return Ok(true);
     }
@@ -171,11 +171,36 @@ fn thaw_one(cgroup: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Frees a dying process's memory in this thread. The kernel refuses that for every process that is not dying, so that
-/// a PID that was given to another process does no harm; any refusal changes nothing, the process frees its memory
-/// itself.
-fn release_memory(pid: i32) {
-    if let Ok(Some(process)) = Pidfd::open(pid) {
-        let _ = process.release_memory();
+/// Processes of a pod whose memory is freed at a look, and the stack of the thread that does it, in bytes.
+const MOST_RELEASED: usize = 64;
+const RELEASE_STACK: usize = 64 << 10;
+
+/// Frees the memory of a pod's dying processes, in a thread of its own unless the last one has not ended: the call waits for
+/// the process's `mmap_lock`, which a task in D state may hold for as long as its server does not answer. The kernel refuses
+/// it for every process that is not dying, so that a PID that was given to another process does no harm; any refusal changes
+/// nothing, the process frees its memory itself.
+fn release_memory(killer: &CgroupKiller) {
+    static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
+    let mut pids = Vec::new();
+    let listed = killer.for_each(&mut |pid| {
+        if pids.len() < MOST_RELEASED {
+            pids.push(pid);
+        }
+    });
+    // A cgroup that vanishes here is empty, which the next look sees.
+    if listed.is_err() || pids.is_empty() || IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let release = move || {
+        for pid in pids {
+            if let Ok(Some(process)) = Pidfd::open(pid) {
+                let _ = process.release_memory();
+            }
+        }
+        IS_UNDER_WAY.store(false, Ordering::Relaxed);
+    };
+    let thread = Builder::new().name("release-memory".into());
+    if thread.stack_size(RELEASE_STACK).spawn(release).is_err() {
+        IS_UNDER_WAY.store(false, Ordering::Relaxed);
     }
 }

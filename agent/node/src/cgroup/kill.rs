@@ -26,7 +26,11 @@ use std::{
 use evictd_engine::units::signed;
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::{members::List, open_cgroup::OpenCgroup, walk::Reach};
+use super::{
+    members::{List, MOST_AT_ONCE},
+    open_cgroup::OpenCgroup,
+    walk::Reach,
+};
 use crate::{
     cgroup::{
         memory::Version,
@@ -115,7 +119,7 @@ impl CgroupKiller {
         &self.path
     }
 
-    /// Sends SIGKILL once to all that is there. Does not allocate.
+    /// Sends SIGKILL once to all that is there; on v1 of a pod of very many processes to the first ones. Does not allocate.
     ///
     /// # Errors
     /// The first refusal, where no process was signalled. A cgroup that is gone is an empty one.
@@ -124,6 +128,12 @@ impl CgroupKiller {
             return Ok(KillResult::EMPTY);
         }
         let mut result = self.signal(Signal::KILL);
+        if result.processes >= MOST_AT_ONCE
+            && let Some(kill) = &self.kill
+        {
+            // The rest of a large pod. Refused, `ensure-dead` tries again.
+            let _ = write_kill(kill);
+        }
         if result.processes > 0 {
             return Ok(result);
         }
@@ -185,7 +195,7 @@ impl CgroupKiller {
             .map_or(Ok(()), |pod| pod.for_each_in_tree(each))
     }
 
-    /// Sends a signal once to every process in the cgroups that are open. Does not allocate.
+    /// Sends a signal once to the processes in the cgroups that are open, [`MOST_AT_ONCE`] in each. Does not allocate.
     fn signal(&self, signal: Signal) -> KillResult {
         let mut result = KillResult::EMPTY;
         for cgroup in &self.cgroups {

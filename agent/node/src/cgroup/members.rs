@@ -21,6 +21,9 @@ pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
 
 /// Pidfds that are held at once: each batch costs one more list, and its descriptors.
 const BATCH: usize = 128;
+/// Processes that a deciding thread signals at once: a list is made for each batch, so that the time grows with the square of
+/// their number. The rest of them is for the threads that may take their time.
+pub const MOST_AT_ONCE: u32 = 1024;
 /// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one
 /// before.
 const FIRST_BATCH: usize = 8;
@@ -68,15 +71,15 @@ impl KillResult {
     }
 }
 
-/// Sends a signal once to every process that a list names, whatever is refused meanwhile. Those that begin while this
-/// runs may be missed. A cgroup that is gone is an empty one.
-pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
+/// Sends a signal once to every process that a list names, or to `most` of them and what is left of a batch, whatever is
+/// refused meanwhile. Those that begin while this runs may be missed. A cgroup that is gone is an empty one.
+pub fn signal_members(signal: Signal, most: u32, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
     let (mut is_lacking, mut any) = (false, false);
     let listed = list(&mut |pid| {
         any = true;
-        if !is_lacking {
+        if !is_lacking && sent.result.processes < most {
             is_lacking = batch.add(pid, list, &mut sent).is_err();
         }
     });

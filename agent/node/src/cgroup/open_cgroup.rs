@@ -19,7 +19,7 @@ use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::{
-    members::{KillResult, List, signal_members},
+    members::{KillResult, List, MOST_AT_ONCE, signal_members},
     tree::FollowedCgroup,
     walk::{Reach, Walked, walk},
 };
@@ -105,9 +105,9 @@ impl OpenCgroup {
         }
     }
 
-    /// Sends a signal once to every process in the cgroup. Does not allocate.
+    /// Sends a signal once to the processes in the cgroup, [`MOST_AT_ONCE`] of them. Does not allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
-        signal_members(signal, &|each| self.for_each(each))
+        signal_members(signal, MOST_AT_ONCE, &|each| self.for_each(each))
     }
 
     /// Signals the processes of the cgroup and of those that are below it now, whether they were there when it was
@@ -128,7 +128,7 @@ impl OpenCgroup {
         let walked = walk(self.dir.as_fd(), reach, &mut |cgroup| {
             let list: &List<'_> = &|each| list(cgroup, each);
             if is_one(list) {
-                result.add(signal_members(signal, list));
+                result.add(signal_members(signal, reach.processes, list));
             }
             ControlFlow::Continue(())
         });

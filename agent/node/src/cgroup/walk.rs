@@ -16,7 +16,7 @@ use std::{
 use evictd_sys::fs::is_gone;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, fstat, openat};
 
-use crate::kernfile::bad_message;
+use crate::{cgroup::members::MOST_AT_ONCE, kernfile::bad_message};
 
 /// Bounds of a walk.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Reach {
     cgroups: usize,
     /// Largest number of levels below the first that are visited.
     levels: usize,
+    /// Number of processes of a cgroup beyond which no more are signalled.
+    pub processes: u32,
 }
 
 impl Reach {
@@ -33,12 +35,14 @@ impl Reach {
     pub const DECIDING: Self = Self {
         cgroups: 512,
         levels: HELD - 1,
+        processes: MOST_AT_ONCE,
     };
     /// For threads that may take their time: twice as many as the kernel has memory cgroups (MEM_CGROUP_ID_MAX), so
     /// that a pod which makes them meanwhile does not hold up the thread.
     pub const ALL: Self = Self {
         cgroups: 1 << 17,
         levels: usize::MAX,
+        processes: u32::MAX,
     };
 }
 
