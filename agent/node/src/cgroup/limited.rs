@@ -30,6 +30,8 @@ pub struct LimitedCgroup {
     /// Memory of the cgroup.
     pub memory: Arc<MemoryCgroup>,
     limit: File,
+    /// Bytes of the limit when it was opened.
+    opened: u64,
     swapped: SwapUsage,
 }
 
@@ -51,7 +53,11 @@ impl LimitedCgroups {
     pub fn reopen(found: &FollowedCgroups, pod: &Arc<MemoryCgroup>, before: Option<&Self>) -> Self {
         let before = before.map_or(&[][..], |before| &before.list);
         let open = |cgroup: &FollowedCgroup| {
-            let same = before.iter().find(|open| open.memory.id() == cgroup.id);
+            // With another limit it is opened anew.
+            let is_same = |open: &&Arc<LimitedCgroup>| {
+                open.memory.id() == cgroup.id && read_limit(&open.limit) == Some(open.opened)
+            };
+            let same = before.iter().find(is_same);
             let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
             same.cloned().or_else(open)
         };
@@ -139,7 +145,7 @@ impl LimitedCgroup {
     fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
         // The first read takes the kernel's buffer, as that of `open_primed`.
         let limit = File::open(cgroup.path.join(pod.version().limit_file())).ok()?;
-        read_limit(&limit)?;
+        let opened = read_limit(&limit)?;
         let memory = match cgroup.id == pod.id() {
             true => Arc::clone(pod),
             false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
@@ -147,15 +153,17 @@ impl LimitedCgroup {
         Some(Self {
             memory,
             limit,
+            opened,
             swapped: SwapUsage::open(&cgroup.path),
         })
     }
 
-    /// Limit and memory; `None` where it is past its limit.
+    /// Limit and memory; `None` where it is past its limit, or where that was raised: a pod that may write its own cgroups
+    /// could raise it ahead of its growth.
     fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let most = limit.saturating_add(limit / FORCED_PART);
-        (reading.usage <= most).then_some((limit, reading))
+        (limit <= self.opened && reading.usage <= most).then_some((limit, reading))
     }
 }
 
@@ -226,6 +234,15 @@ mod tests {
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
+        // Raised: by the pod itself, unless it is opened anew with that.
+        uses("sidecar", 49, &mib(195));
+        assert_eq!(seen("sidecar"), None);
+        let anew = LimitedCgroups::reopen(&found, &pod, Some(&limited));
+        assert!(anew.read(position("sidecar")).is_some());
+        assert!(Arc::ptr_eq(
+            &anew.list[position("app")],
+            &limited.list[position("app")]
+        ));
         // At its limit, with charges that the kernel has forced.
         uses("app", 121, &mib(120));
         assert_eq!(seen("app"), Some((140, 0)));

@@ -20,6 +20,10 @@ use unattributed::{KillSummary, UnattributedKills};
 
 pub use attribution::{Ending, NotedEviction, OomCounters};
 
+/// Kills that are attributed at a tick; further ones wait: a pod can have its children killed faster than their cgroups are
+/// looked up.
+const MOST_AT_A_TICK: usize = 128;
+
 /// What is known of the kills so far.
 pub struct OomKills {
     pub attributor: OomAttributor,
@@ -75,12 +79,19 @@ impl Agent {
         while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
             self.oom.unattributed.note(kill.pid, kill.cgroup_id);
         }
-        while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
+        let mut is_read = false;
+        for _ in 0..MOST_AT_A_TICK {
+            let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) else {
+                is_read = true;
+                break;
+            };
             if let Some(record) = self.oom.attributor.attribute(&kill) {
                 self.append_to_journal(Record::OomKill(Box::new(record)));
             }
         }
-        self.oom.attributor.finish_read();
+        if is_read {
+            self.oom.attributor.finish_read();
+        }
         self.report_oom_kills(monotonic_ns());
     }
 }
