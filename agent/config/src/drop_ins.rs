@@ -21,8 +21,8 @@ const EXTENSION: &str = "conf";
 const MOST_FILES: usize = 1024;
 /// The fields that name a document's type.
 const TYPE: [&str; 2] = ["apiVersion", "kind"];
-const HARD: &str = "evictionHard";
-const MERGE_DEFAULTS: &str = "mergeDefaultEvictionSettings";
+pub(super) const HARD: &str = "evictionHard";
+pub(super) const MERGE_DEFAULTS: &str = "mergeDefaultEvictionSettings";
 
 /// The files of a directory and its subdirectories, in the order in which the kubelet merges them: by name, each
 /// subdirectory at the place of its name.

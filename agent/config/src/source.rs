@@ -5,9 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{ConfigError, document::read_kubelet_document, drop_ins};
+use super::{
+    ConfigError,
+    document::read_kubelet_document,
+    drop_ins::{self, HARD, MERGE_DEFAULTS},
+};
 
 /// The files with the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,8 +144,13 @@ pub struct KubeletDocument {
 }
 
 impl KubeletDocument {
-    /// The answer of the running kubelet.
-    pub fn of_configz(document: Value) -> Self {
+    /// The answer of the running kubelet. The defaults and what was merged stand in it already, and a map without entries is
+    /// left out (`omitempty`).
+    pub fn of_configz(mut document: Value) -> Self {
+        if let Some(fields) = document.as_object_mut() {
+            fields.remove(MERGE_DEFAULTS);
+            fields.entry(HARD).or_insert_with(|| Map::new().into());
+        }
         Self {
             source: KubeletSource::Configz,
             document: Some(document),
@@ -247,7 +256,11 @@ mod tests {
         assert_eq!(missing.document, None);
         let said = missing.unreadable.as_ref().unwrap().to_string();
         assert!(said.contains("kubelet.yaml: No such file"), "{said}");
-        let asked = KubeletDocument::of_configz(json!({"cgroupsPerQOS": false}));
+        let asked = json!({"cgroupsPerQOS": false, "mergeDefaultEvictionSettings": true});
+        let asked = KubeletDocument::of_configz(asked);
+        // It has no thresholds: what is in force stands in the answer.
+        let shown = json!({"cgroupsPerQOS": false, "evictionHard": {}});
+        assert_eq!(asked.document, Some(shown));
         assert!(asked.lacks_pod_cgroups() && !missing.lacks_pod_cgroups());
         let stands_in = read(&asked).unwrap();
         assert_eq!(stands_in.source, KubeletSource::Configz);

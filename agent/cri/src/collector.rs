@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::{
     client::{CriError, Runtime},
     images::{ImageRecords, InUse, is_used},
-    messages::{Container, ContainerState, Image},
+    messages::{Container, Image},
 };
 use crate::{RuntimeDisks, disks, exited};
 
@@ -214,12 +214,10 @@ async fn look(
     let containers = runtime.containers().await?;
     let mut in_use = InUse::new();
     used_by(&containers, &mut in_use);
-    // What has ended mounts nothing any more.
-    let has_not_ended = |c: &&Container| c.state() != ContainerState::Exited;
-    let alive = containers.iter().filter(has_not_ended);
-    let alive: HashSet<&str> = alive.map(|c| &*c.id).collect();
-    mounted.retain(|id, _| alive.contains(&**id));
-    let unknown = alive.into_iter().filter(|id| !mounted.contains_key(*id));
+    // What has ended may be started again with the same image volumes.
+    let listed: HashSet<&str> = containers.iter().map(|c| &*c.id).collect();
+    mounted.retain(|id, _| listed.contains(&**id));
+    let unknown = listed.into_iter().filter(|id| !mounted.contains_key(*id));
     let unknown: Vec<String> = unknown.map(str::to_owned).collect();
     let mut unknown = unknown.into_iter();
     let mut asked = JoinSet::new();

@@ -25,7 +25,7 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
-use evictd_engine::{Pod, Signal};
+use evictd_engine::{Cause, Pod, Signal};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -337,11 +337,16 @@ impl PodDeleter {
             self.done(job);
             return;
         }
-        if self.evicted_pods == EvictedPods::Fail {
+        let is_of_files = Cause::named(&job.eviction.signal).is_some_and(Cause::is_of_files);
+        let evicted_pods = match is_of_files {
+            true => EvictedPods::Delete,
+            false => self.evicted_pods,
+        };
+        if evicted_pods == EvictedPods::Fail {
             self.pods.note_own_eviction(&job.eviction.uid);
         }
         self.namespaces.push(job.eviction.namespace.clone());
-        let (client, evicted_pods) = (Arc::clone(&self.client), self.evicted_pods);
+        let client = Arc::clone(&self.client);
         self.requests.push(Box::pin(async move {
             let removed = job.remove(&client, evicted_pods).await;
             Answer::Removed(Box::new(job), removed)

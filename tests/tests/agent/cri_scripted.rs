@@ -176,14 +176,26 @@ fn images_that_are_used_in_other_ways_stay() {
         let image = image.into();
         Some(ImageSpec { image })
     };
-    state.images = ["pinned", "volume", "pause", "asked-for", "id", "spare"]
-        .map(image)
-        .into();
+    state.images = [
+        "pinned",
+        "volume",
+        "pause",
+        "asked-for",
+        "id",
+        "spare",
+        "weights",
+    ]
+    .map(image)
+    .into();
     state.images[0].pinned = true;
     state.images[1].repo_tags = vec!["registry/volume:1".into()];
     state.images[2].repo_tags = vec!["registry/pause:3.6".into()];
-    let image = spec("registry/volume:1");
-    state.mounts.insert("live-2".into(), vec![Mount { image }]);
+    let mounts = |name: &str| vec![Mount { image: spec(name) }];
+    state
+        .mounts
+        .insert("live-2".into(), mounts("registry/volume:1"));
+    // Between two runs of its pod.
+    state.mounts.insert("live-1".into(), mounts("weights"));
     let config = r#"{"sandboxImage": "registry/pause:3.6"}"#;
     state.info.insert("config".into(), config.into());
     state.containers[0].image = spec("asked-for");

@@ -274,6 +274,15 @@ impl Cause {
     pub fn announces_disruption(self) -> bool {
         matches!(self, Self::Pressure(_))
     }
+
+    /// Whether files of the pod have to go. The kubelet keeps the last containers of a pod that it has not evicted itself,
+    /// with their layers and logs, until the pod is deleted (`ShouldPodContentBeRemoved`).
+    pub fn is_of_files(self) -> bool {
+        match self {
+            Self::Pressure(signal) => signal.resource().is_of_files(),
+            Self::LocalStorage(_) => true,
+        }
+    }
 }
 
 /// A pod that came back.
