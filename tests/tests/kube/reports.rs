@@ -56,6 +56,10 @@ fn running(namespace: &str, name: &str) -> Value {
 impl Reports {
     /// A pod of the API server that was killed.
     fn killed(&self, namespace: &str, name: &str) {
+        self.killed_for(Signal::MemoryAvailable, namespace, name);
+    }
+
+    fn killed_for(&self, signal: Signal, namespace: &str, name: &str) {
         self.f.server.state().put_pod(running(namespace, name));
         let pod = Pod {
             namespace: namespace.into(),
@@ -72,13 +76,13 @@ impl Reports {
                 text: "The node was low on resource: memory. ".to_owned(),
                 annotations: Vec::new(),
             },
-            cause: Cause::Pressure(Signal::MemoryAvailable),
+            cause: Cause::Pressure(signal),
             is_soft: false,
             timing: None,
             other_signals: Vec::new(),
         };
         let reading = SignalReading {
-            signal: Signal::MemoryAvailable,
+            signal,
             available: 90 << 20,
             threshold: 100 << 20,
             usage: 17 << 20,
@@ -126,6 +130,24 @@ fn a_namespace_that_hangs_holds_up_no_other() {
     r.killed("default", "other");
     r.soon(|r| r.count("DELETE", "/default/pods/other") == 1);
     assert_eq!(r.count("DELETE", "/shop/"), 4, "not all places");
+}
+
+/// The kubelet keeps the layers and logs of a pod that is over until it is deleted.
+#[test]
+fn a_pod_that_went_for_a_disk_is_deleted_with_its_files() {
+    let r = reports(EvictedPods::Fail);
+    r.killed("default", "memory");
+    r.killed_for(Signal::NodeFsAvailable, "default", "disk");
+    r.soon(|r| r.reported() == 2);
+    let counts = ["memory", "disk"].map(|name| {
+        let path = format!("/pods/{name}");
+        (
+            r.count("DELETE", &path),
+            r.count("PATCH", &format!("{path}/status")),
+        )
+    });
+    // The other patch is the condition DisruptionTarget.
+    assert_eq!(counts, [(0, 1), (1, 1)]);
 }
 
 // R42: its DELETE is never given up. The Events of others are told, and a pod that the kubelet takes back is noticed.
