@@ -12,6 +12,7 @@ use evictd_node::{
         psi::Psi,
     },
 };
+use evictd_sys::perf;
 
 use super::{Finding, State};
 
@@ -66,12 +67,13 @@ pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
     let findings = vec![
         capabilities(proc),
         btf(),
-        lockdown(sys),
+        lockdown(proc, sys),
         lsm(sys),
         swap(proc),
         numa(sys),
         psi(proc),
         realtime(),
+        perf_events(),
     ];
     findings.into_iter().chain(balloon(proc, sys)).collect()
 }
@@ -114,22 +116,38 @@ fn btf() -> Finding {
     }
 }
 
-/// `none [integrity] confidentiality`: the word in brackets is in force.
-fn lockdown(sys: &Path) -> Finding {
+/// `none [integrity] confidentiality`: the word in brackets is in force. In a container, which has no securityfs, the kernel's
+/// command line tells.
+fn lockdown(proc: &Path, sys: &Path) -> Finding {
     const TOPIC: &str = "lockdown";
-    let Ok(text) = fs::read_to_string(sys.join("kernel/security/lockdown")) else {
-        return Finding::new(
-            TOPIC,
-            State::Ok,
-            "unknown (securityfs is not mounted, or no lockdown)",
-        );
+    let mode = match fs::read_to_string(sys.join("kernel/security/lockdown")) {
+        Ok(text) => text.split(['[', ']']).nth(1).unwrap_or("none").to_owned(),
+        Err(_) => {
+            let line = fs::read_to_string(proc.join("cmdline")).unwrap_or_default();
+            let mut options = line.split_whitespace().rev();
+            let last = options.find_map(|option| option.strip_prefix("lockdown="));
+            let unknown = "unknown (securityfs is not mounted, or no lockdown)";
+            last.unwrap_or(unknown).to_owned()
+        }
     };
-    let mode = text.split(['[', ']']).nth(1).unwrap_or("none").to_owned();
     if mode == "confidentiality" {
         let detail = "confidentiality: kernel programs may not read kernel memory";
         return Finding::new(TOPIC, State::Degraded, detail);
     }
     Finding::new(TOPIC, State::Ok, mode)
+}
+
+/// What kprobes, classic tracepoints and the standby thread's wake-ups go through.
+fn perf_events() -> Finding {
+    const TOPIC: &str = "perf events";
+    match perf::probe() {
+        Ok(()) => Finding::new(TOPIC, State::Ok, "can be opened"),
+        Err(error) => Finding::new(
+            TOPIC,
+            State::Degraded,
+            format!("{error}: no standby thread, no kprobes, no tracepoints of files"),
+        ),
+    }
 }
 
 fn lsm(sys: &Path) -> Finding {
@@ -294,13 +312,18 @@ mod tests {
             "kernel/security/lockdown",
             "none integrity [confidentiality]\n",
         )]);
-        assert_eq!(lockdown(strict.path()).state, State::Degraded);
+        let none = root(&[]);
+        let on_host = |sys| lockdown(none.path(), sys);
+        assert_eq!(on_host(strict.path()).state, State::Degraded);
+        let booted = root(&[("cmdline", "quiet lockdown=confidentiality slub_debug=P\n")]);
+        let of_container = lockdown(booted.path(), none.path());
+        assert_eq!(of_container.state, State::Degraded);
         let open = root(&[(
             "kernel/security/lockdown",
             "[none] integrity confidentiality\n",
         )]);
         assert_eq!(
-            (lockdown(open.path()).state, lockdown(open.path()).detail),
+            (on_host(open.path()).state, on_host(open.path()).detail),
             (State::Ok, "none".into())
         );
     }

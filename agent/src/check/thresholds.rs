@@ -238,6 +238,22 @@ mod tests {
         layout.ignored(&config.eviction.thresholds).collect()
     }
 
+    // R16
+    #[test]
+    fn reservations_below_the_largest_threshold_are_degraded() {
+        let own = serde_json::json!({ "evictionHard": {"memory.available": "1Gi"} });
+        let mut eviction = Config::from_values(own, None).unwrap().eviction;
+        eviction.reserved_memory = 2 << 30;
+        let found = sizing(8 << 30, &eviction);
+        let allocatable = "5.00 GiB of 8.00 GiB are allocatable";
+        assert_eq!((found.state, &*found.detail), (State::Ok, allocatable));
+        eviction.reserved_memory = 0;
+        let found = sizing(8 << 30, &eviction);
+        assert_eq!(found.state, State::Degraded);
+        assert!(found.detail.starts_with("7.00 GiB of 8.00 GiB"));
+        assert!(found.detail.contains("1.00 GiB short"), "{}", found.detail);
+    }
+
     #[test]
     fn memory_without_a_hard_threshold_is_degraded() {
         let found = |set: serde_json::Value| {

@@ -27,6 +27,9 @@ const CAP_SYS_NICE: u32 = 23;
 /// A cgroup's budget of real-time run time, in microseconds a period. Only kernels that group real-time tasks have it.
 const BUDGET: &str = "cpu.rt_runtime_us";
 
+/// Why it is refused where CAP_SYS_NICE is there and v1 has no say.
+const REFUSED_BY_V2: &str = "a kernel with CONFIG_RT_GROUP_SCHED grants it in no cgroup of v2 but the root; else it is a seccomp profile";
+
 /// Gives the calling thread the fast path's SCHED_FIFO.
 ///
 /// # Errors
@@ -53,7 +56,10 @@ pub fn acquire_sched_fifo(priority: i32) -> io::Result<()> {
         )));
     }
     let Some(cgroup) = CpuCgroup::without_budget() else {
-        return Err(refused);
+        return Err(match has_cap_sys_nice() {
+            Some(true) => io::Error::other(format!("{refused}: {REFUSED_BY_V2}")),
+            _ => refused,
+        });
     };
     cgroup
         .leave()

@@ -79,7 +79,10 @@ impl RunningFastPath {
             tracing::warn!(%error, "the fast path has no real-time priority");
         }
         if let Some(error) = refusals.standby {
-            tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
+            tracing::warn!(
+                %error,
+                "no standby thread takes over where the fast path is late: needs perf events"
+            );
         }
         if let Some(error) = refusals.limit {
             tracing::warn!(
