@@ -26,6 +26,7 @@ impl ClusterNode {
 
     /// Creates a node like [`Self::new`], with an API server that was started before.
     pub fn of(server: ApiServer, name: &str, mib: u64) -> Result<Self> {
+        server.state().is_agents_alone = true;
         let cgroup = TestCgroup::new(name, mib * MIB)?;
         let dir = tempfile::tempdir()?;
         let config = json!({

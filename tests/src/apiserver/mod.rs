@@ -5,6 +5,7 @@
 mod answer;
 mod exec;
 mod objects;
+mod rbac;
 mod reviews;
 mod route;
 mod state;
@@ -31,6 +32,15 @@ pub struct ApiServer {
     running: Option<Serving>,
     tls: Option<(Authority, Arc<ServerConfig>)>,
     dir: tempfile::TempDir,
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let overstepped = std::mem::take(&mut self.state().overstepped);
+            assert!(overstepped.is_empty(), "no role grants {overstepped:?}");
+        }
+    }
 }
 
 impl ApiServer {

@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     answer::{no_right, scripted, terminating, unauthorized},
-    exec, reviews,
+    exec, rbac, reviews,
     state::{InjectedFault, Seen, State},
     verbs,
 };
@@ -48,6 +48,12 @@ async fn serve(state: &Arc<Mutex<State>>, mut request: Request) -> Response<Body
         let bearer = header(header::AUTHORIZATION).strip_prefix("Bearer ");
         if state.token.is_some() && bearer != state.token.as_deref() {
             return unauthorized();
+        }
+        if state.is_agents_alone && !rbac::is_granted(&seen) {
+            state
+                .overstepped
+                .push(format!("{} {}", seen.method, seen.path));
+            return no_right(&seen);
         }
         state.meets(&seen.method, &seen.path)
     };

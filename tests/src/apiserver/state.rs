@@ -71,6 +71,9 @@ pub struct State {
     pub budgets: BTreeSet<String>,
     /// Rights that self-checks are told no to, as `verb resource` or `verb resource/subresource`.
     pub denied: BTreeSet<String>,
+    /// Whether each request is the agent's, which may do what the chart's roles grant, and what it did beyond that.
+    pub is_agents_alone: bool,
+    pub overstepped: Vec<String>,
     /// The only token that is good, if any is asked for.
     pub token: Option<String>,
     /// The user of each token, as TokenReviews tell, and whether that user may get `/metrics`.

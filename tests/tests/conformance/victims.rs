@@ -85,13 +85,6 @@ fn a_victim_that_does_not_die_does_not_block_the_next() {
 }
 
 #[test]
-fn a_deficit_beyond_all_pods_takes_one_at_a_time() {
-    // R43: everything that runs here together is less than what is missing, so that the rest is outside of the pods.
-    let node = Node::with_memory(100, 1).pod("a", 300).pod("b", 200);
-    assert_eq!(first(Mode::Evictd, &node), ["a"]);
-}
-
-#[test]
 fn pods_that_use_nothing_of_what_is_short_are_left_alone() {
     // R43: the kubelet takes pods without numbers first, whatever that brings.
     let mut node = Node::with_memory(900, 1)

@@ -88,6 +88,8 @@ fn programs_are_far_from_the_limit(hook: MemoryHook) {
         Some(count.trim().parse::<u64>().unwrap())
     });
     let counts: Vec<u64> = counts.collect();
+    let programs = fdinfo().filter(|info| info.contains("prog_tag:")).count();
+    assert_eq!(programs > 0, hook.has_program(), "{hook}: {programs}");
     println!("{hook}: {counts:?} instructions verified");
     let most = counts.into_iter().max().unwrap_or(0);
     assert!(most < VERIFIED_AT_MOST / 10, "{hook}: {most}");

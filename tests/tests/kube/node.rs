@@ -294,9 +294,10 @@ fn taints_of_an_earlier_configuration_go() {
     // One that no configuration has named belongs to another component.
     let node = Kept {
         taints: &[custom_left],
+        wanted: wanted(),
         ..Kept::default()
     };
-    let server = node.until(|s| s.count("GET", "/nodes/n2") > 0);
+    let server = node.until(has_condition);
     assert_eq!(server.state().taints(), [kept, custom_left]);
 }
 
@@ -308,6 +309,32 @@ fn wanted() -> DesiredStatus {
         pressed: memory,
         message: "short".to_owned(),
     }
+}
+
+// R24: each kind of pressure has a taint of its own.
+#[test]
+fn each_condition_has_its_taint() {
+    let all = BTreeSet::from([
+        NodeCondition::DiskPressure,
+        NodeCondition::MemoryPressure,
+        NodeCondition::PidPressure,
+    ]);
+    let node = Kept {
+        taint: Some(TaintConfig {
+            set_after: Duration::ZERO,
+            ..TaintConfig::default()
+        }),
+        wanted: DesiredStatus {
+            conditions: all.clone(),
+            pressed: all,
+            message: "short".to_owned(),
+        },
+        ..Kept::default()
+    };
+    let keys = ["disk", "memory", "pid"].map(|name| format!("evictd.dev/{name}-pressure"));
+    let has = |s: &State| keys.iter().all(|key| s.taints().contains(&&**key));
+    let server = node.until(has);
+    assert_eq!(server.state().taints().len(), 1 + keys.len());
 }
 
 // An admission policy that refuses the taint leaves the condition.

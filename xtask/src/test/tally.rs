@@ -12,10 +12,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Takes in all that a harness has printed. One that ended badly without a failed test, such as by a signal, is a failure
-    /// of its own.
+    /// Takes in all that a harness has printed. One that ended badly without a failed test, such as by a signal, or without its
+    /// closing line is a failure of its own.
     pub fn read(&mut self, harness: &str, lines: &[impl AsRef<str>], ended: Result<(), String>) {
-        let mut failed_here = 0;
+        let (mut failed_here, mut is_complete) = (0, false);
         // The harness prints `failures:` twice, the second time before names alone.
         let mut listed = Vec::new();
         for line in lines.iter().map(AsRef::as_ref) {
@@ -28,6 +28,7 @@ impl Tally {
                 listed.push(format!("{harness}::{name}"));
             }
             if let Some((passed, failed)) = libtest::counts(line) {
+                is_complete = true;
                 self.passed += passed;
                 failed_here += failed;
                 if failed > 0 {
@@ -36,8 +37,12 @@ impl Tally {
             }
         }
         self.failed += failed_here;
-        if let (Err(how), 0) = (ended, failed_here) {
-            self.fails(&format!("{harness}: {how}"));
+        match ended {
+            Err(how) if failed_here == 0 => self.fails(&format!("{harness}: {how}")),
+            Ok(()) if !is_complete => {
+                self.fails(&format!("{harness}: it ended in the middle of its tests"))
+            }
+            _ => {}
         }
     }
 
@@ -140,8 +145,8 @@ mod tests {
         tally.read("kernel_oom", &["test a ... "], killed);
         assert_eq!(tally.failed, 1);
         assert_eq!(tally.failures, ["kernel_oom: signal: 9 (SIGKILL)"]);
-        tally.read("kernel_pids", &[""; 0], Ok(()));
-        assert_eq!(tally.failed, 1);
+        tally.read("kernel_pids", &["test a ... "], Ok(()));
+        assert_eq!(tally.failed, 2);
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! What the chart's roles grant the agent, whichever namespaces and names they grant it on.
+
+use evictd_kube::{
+    access::{
+        ENDPOINT_RIGHTS, FLEET_ENTRY_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right,
+        TENANT_RIGHTS,
+    },
+    scraper_access::SCRAPER_RIGHTS,
+};
+
+use super::state::Seen;
+
+/// Whether the agent may do this. What is no resource is open to all, and so is the question for one's own rights.
+pub fn is_granted(seen: &Seen) -> bool {
+    let parts: Vec<&str> = seen.path.split('/').skip(1).collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", "v1", rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => return true,
+    };
+    let rest = match rest {
+        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
+        _ => rest,
+    };
+    let (resource, name) = match rest {
+        // A proxy has a path behind it.
+        [resource, _, subresource, ..] => (format!("{resource}/{subresource}"), true),
+        [resource, _] => ((*resource).to_owned(), true),
+        [resource] => ((*resource).to_owned(), false),
+        _ => return false,
+    };
+    let verb = match (&*seen.method, name) {
+        ("GET", true) => "get",
+        ("GET", false) if seen.query.contains("watch=") => "watch",
+        ("GET", false) => "list",
+        ("POST", _) => "create",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "delete",
+        _ => return false,
+    };
+    // Of configz; the chart grants it where it is set.
+    let of_configz = (verb, &*resource) == ("get", "nodes/proxy");
+    let is_it =
+        |right: &Right| right.verb == verb && right.group == group && right.name() == resource;
+    let all: [&[Right]; 7] = [
+        &RIGHTS,
+        &ENDPOINT_RIGHTS,
+        &PAUSE_RIGHTS,
+        &TENANT_RIGHTS,
+        &FLEET_RIGHTS,
+        &FLEET_ENTRY_RIGHTS,
+        &SCRAPER_RIGHTS,
+    ];
+    of_configz || resource == "selfsubjectaccessreviews" || all.concat().iter().any(is_it)
+}
