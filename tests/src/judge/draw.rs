@@ -13,9 +13,14 @@ use super::{
 };
 
 const MIB: f64 = (1 << 20) as f64;
-/// Tells the seeds of [`rate`] and [`logs`] from those of the incidents.
+/// Tells the seeds of [`rate`], [`logs`], [`uncounted`] and [`has_limit`] from those of the incidents.
 const RATE_STREAM: u64 = 1 << 63;
 const LOGS_STREAM: u64 = 1 << 62;
+const UNCOUNTED_STREAM: u64 = 1 << 61;
+const LIMIT_STREAM: u64 = 1 << 60;
+/// From the OOM kill of a container to its end, and to its next start (the kubelet's first back-off).
+const KILL_TAKES: u64 = 20 * MS;
+const RESTART_AFTER: u64 = 10 * SECOND;
 /// Longer than any incident.
 const LOGS_SECONDS: f64 = 100.0;
 
@@ -465,7 +470,7 @@ fn fill_cache(rng: &mut Rng, spec: &mut PodSpec, line: Line, is_written: bool) {
 }
 
 /// The moments at which something changes.
-fn marks(limits: &[(u64, u64, u64)], pods: &[PodSpec], outside: &Line) -> Vec<u64> {
+fn marks(limits: &[(u64, u64, u64)], pods: &[PodSpec], others: [&Line; 2]) -> Vec<u64> {
     let mut marks: Vec<u64> = limits.iter().map(|limit| limit.0).collect();
     let lines = |p: &PodSpec| {
         let lines = [&p.anon, &p.tmpfs, &p.read, &p.written, &p.activated];
@@ -475,7 +480,11 @@ fn marks(limits: &[(u64, u64, u64)], pods: &[PodSpec], outside: &Line) -> Vec<u6
             .collect::<Vec<_>>()
     };
     marks.extend(pods.iter().flat_map(lines));
-    marks.extend(outside.0.iter().map(|point| point.0));
+    marks.extend(
+        others
+            .iter()
+            .flat_map(|line| line.0.iter().map(|point| point.0)),
+    );
     marks.sort_unstable();
     marks.dedup();
     marks
@@ -507,6 +516,10 @@ pub fn draw(seed: u64) -> Incident {
     for growth in growths {
         let spec = &mut pods[rng.usize(..count)];
         grow(rng, spec, growth, name == "tmpfs", fixed);
+        if name == "stops by itself" && has_limit(seed) {
+            traits.0.push("limit");
+            stop_at_limit(spec);
+        }
     }
     if let Some((line, is_written)) = cache {
         let spec = &mut pods[rng.usize(..count)];
@@ -521,6 +534,10 @@ pub fn draw(seed: u64) -> Incident {
     }
     let mut limits = vec![(0, node.threshold as u64, node.resolved as u64)];
     limits.extend(later);
+    let uncounted = match node.scope {
+        ScopeKind::Machine => uncounted(seed, &node, &mut traits),
+        ScopeKind::V1 | ScopeKind::V2 => Line::default(),
+    };
     let rate = rate(seed);
     if rate.is_some() {
         traits.0.push("eviction rate");
@@ -528,14 +545,16 @@ pub fn draw(seed: u64) -> Incident {
     Incident {
         shape: name,
         traits: traits.0,
-        capacity: node.capacity as u64,
+        // So that as much can be used.
+        capacity: (node.capacity + uncounted.at(0)) as u64,
         scope: node.scope,
         has_program: chance(rng, 70),
         fastest: node.cpus * (4 << 30),
-        marks: marks(&limits, &pods, &outside),
+        marks: marks(&limits, &pods, [&outside, &uncounted]),
         limits,
         pods,
         outside,
+        uncounted,
         swap: beside.swap,
         write_back: octaves(rng, 20.0, 500.0) * MIB,
         lag: if chance(rng, 50) {
@@ -584,6 +603,47 @@ fn rate(seed: u64) -> Option<Vec<i64>> {
 fn logs(seed: u64) -> Option<f64> {
     let rng = &mut Rng::with_seed(seed ^ LOGS_STREAM);
     chance(rng, 50).then(|| octaves(rng, 16.0 / 1024.0, 2.0) * MIB)
+}
+
+/// Memory of a third of the machines that the kubelet's count leaves out; of some it grows. It has a stream of its own, as the
+/// rate.
+fn uncounted(seed: u64, node: &Node, traits: &mut Traits) -> Line {
+    let rng = &mut Rng::with_seed(seed ^ UNCOUNTED_STREAM);
+    if !traits.has(rng, 33, "uncounted memory") {
+        return Line::default();
+    }
+    let level = octaves(rng, 16.0 * MIB, 16.0 * 1024.0 * MIB).min(node.capacity * 0.2);
+    let mut line = match traits.has(rng, 25, "uncounted memory grows") {
+        true => ramp(
+            node.begin,
+            octaves(rng, 1.0, 500.0) * MIB,
+            node.overshoot(rng),
+        ),
+        false => Line::default(),
+    };
+    line.raise(level);
+    line
+}
+
+/// Whether it is the pod's own limit that stops its growth. It has a stream of its own, as the rate.
+fn has_limit(seed: u64) -> bool {
+    chance(&mut Rng::with_seed(seed ^ LIMIT_STREAM), 50)
+}
+
+/// Gives a pod that grows once a limit where it stops: the OOM killer ends its container there, and the kubelet starts it
+/// again.
+fn stop_at_limit(spec: &mut PodSpec) {
+    let [(begin, base), (end, most)] = spec.anon.0[..] else {
+        return;
+    };
+    spec.limit = Some((most + spec.tmpfs.at(end)) as u64);
+    let again = end + RESTART_AFTER;
+    spec.anon.0.extend([
+        (end + KILL_TAKES, base),
+        (again, base),
+        (again + (end - begin), most),
+        (again + (end - begin) + KILL_TAKES, base),
+    ]);
 }
 
 /// A pod that uses so many bytes.

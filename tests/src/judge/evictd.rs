@@ -7,7 +7,7 @@ use evictd_engine::{
     },
     counter_history::CounterHistory,
     flush_deadline::{FlushDeadline, FlushInputs},
-    growers::{Growers, WATCHED, WATCHED_BEFOREHAND, counter_jump},
+    growers::{Growers, WATCHED, WATCHED_BEFOREHAND, WATCHED_LIMITED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
     model::usage::{MachineMemory, MemoryReading, SwapUse},
@@ -16,6 +16,7 @@ use evictd_engine::{
     permit::{LastResort, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, Nearness, Notification, ScopeState, pod_readings},
+    shortage::LimitedGrowth,
     terminating::{Terminating, VictimReading, VictimState},
     units::{nanos, signed},
 };
@@ -61,6 +62,8 @@ pub struct Evictd {
     read: (u64, u64),
     /// Memory of the pods that grow most.
     growers: Growers,
+    /// The same of those with limits of their own, and the time at which they were read last.
+    limited_growers: (Growers, u64),
     flush: FlushDeadline,
     sample: MemorySample,
 }
@@ -164,7 +167,8 @@ fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> Machin
     let blur = world.incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
     let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
     let cache = shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur));
-    let used = reading.usage - cache.min(reading.usage) + world.kept();
+    let uncounted = world.totals.uncounted as u64;
+    let used = reading.usage - cache.min(reading.usage) + uncounted + world.kept();
     MachineMemory {
         total: capacity,
         available: capacity.saturating_sub(used),
@@ -195,6 +199,7 @@ impl Evictd {
             history: CounterHistory::new(incident.pods.len()),
             read: (0, 0),
             growers: Growers::of(WATCHED, counter_jump(0, 0)),
+            limited_growers: (Growers::of(WATCHED_LIMITED, counter_jump(0, 0)), 0),
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
         }
@@ -300,10 +305,40 @@ impl Evictd {
             .filter(|(grew, pod)| **grew > 0 && !is_over(*pod))
             .collect();
         largest.sort_unstable_by_key(|(grew, _)| std::cmp::Reverse(**grew));
+        let (limited, before) = &mut self.limited_growers;
         for (_, pod) in largest.into_iter().take(most).rev() {
-            let number = pod as u64 + 1;
-            self.growers.note(number, world.now, world.held(pod));
+            let (number, held) = (pod as u64 + 1, world.held(pod));
+            self.growers.note(number, world.now, held);
+            if world.incident.pods[pod].limit.is_some() {
+                limited.note_unless_crowded(number, world.now, held, *before);
+            }
         }
+        *before = world.now;
+    }
+
+    /// The growth that the pods' own limits will end, like `PodReadings::limited_growth`.
+    fn limited_growth(&mut self, world: &World<'_>) -> LimitedGrowth {
+        let (growers, now, since) = (
+            &mut self.limited_growers.0,
+            world.now,
+            self.pace.steady_since(),
+        );
+        let mut bounded = LimitedGrowth::default();
+        for (pod, spec) in world.incident.pods.iter().enumerate() {
+            let (number, is_victim) = (pod as u64 + 1, |v: &Victim| v.pod == pod);
+            let Some(limit) = spec.limit.filter(|_| growers.is_watched(number, now)) else {
+                continue;
+            };
+            if self.in_flight.iter().any(is_victim) {
+                continue;
+            }
+            let held = world.held(pod);
+            growers.observe(number, now, held);
+            let (grown, growth) = growers.steady_growth_of(number, now, since, limit);
+            let left = limit.saturating_sub(held);
+            bounded = bounded.merged(LimitedGrowth::of(grown, growth, left));
+        }
+        bounded
     }
 
     /// Whether the threshold is so near that the program which costs something per page is attached.
@@ -343,8 +378,11 @@ impl Evictd {
             profile: PaceProfile::of(Signal::MemoryAvailable, true),
         };
         let mut decision = pace_inputs.decide();
-        if decision.is_urgent() && world.incident.scope == ScopeKind::Machine {
-            pace_inputs.shortage.headroom.immediate += world.kept() - seen.pcp_free;
+        if decision.is_urgent() {
+            if world.incident.scope == ScopeKind::Machine {
+                pace_inputs.shortage.headroom.immediate += world.kept() - seen.pcp_free;
+            }
+            pace_inputs.shortage.limited_growth = self.limited_growth(world);
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, ops::AddAssign};
 pub use evictd_engine::units::{MS, SECOND};
 use evictd_engine::{
     Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria,
+    accounting::GUARD,
     kubelet_times::MONITORING_INTERVAL_NS,
     model::{settings::RankingStrategy, usage::MemoryReading},
     select,
@@ -83,6 +84,8 @@ pub struct PodSpec {
     pub activated: Line,
     /// Process memory comes in huge pages.
     pub huge: bool,
+    /// Bytes at which the pod's own limit ends its growth.
+    pub limit: Option<u64>,
     /// From the arrival of SIGKILL until memory begins to come back.
     pub exit: u64,
     /// Bytes per second.
@@ -107,6 +110,8 @@ pub struct Incident {
     pub limits: Vec<(u64, u64, u64)>,
     pub pods: Vec<PodSpec>,
     pub outside: Line,
+    /// Memory of the machine that the kubelet's count leaves out: slab in use, page tables, network buffers.
+    pub uncounted: Line,
     /// Bytes of swap.
     pub swap: f64,
     /// Rate at which page cache is written, in bytes per second.
@@ -154,6 +159,8 @@ struct PodState {
 pub struct Totals {
     /// Cannot be given back: processes, memory-backed volumes, what is outside of pods; without what was swapped out.
     pub hard: f64,
+    /// The part of it that the kubelet's count leaves out.
+    pub uncounted: f64,
     /// Clean page cache on the inactive list.
     pub inactive: f64,
     /// Clean page cache on the active list.
@@ -166,11 +173,17 @@ impl Totals {
     pub fn usage(&self) -> f64 {
         self.hard + self.inactive + self.active + self.dirty
     }
+
+    /// What is charged.
+    fn charged(&self) -> f64 {
+        self.usage() - self.uncounted
+    }
 }
 
 impl AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
         self.hard += other.hard;
+        self.uncounted += other.uncounted;
         self.inactive += other.inactive;
         self.active += other.active;
         self.dirty += other.dirty;
@@ -351,11 +364,11 @@ impl<'a> World<'a> {
         }
         Reading {
             // What waits for the swap device is not charged yet.
-            usage: (self.totals.usage() as u64).min(self.incident.capacity),
+            usage: (self.totals.charged() as u64).min(self.incident.capacity),
             inactive: inactive as u64,
             active: active as u64,
             dirty: shown.dirty as u64,
-            listed: shown.usage() as u64,
+            listed: shown.charged() as u64,
             swap: (self.incident.swap - self.swapped).max(0.0) as u64,
             swapped: self.swapped as u64,
         }
@@ -431,7 +444,13 @@ impl<'a> World<'a> {
 
     /// Bytes that are available by the kubelet's count, with statistics that are exact and up to date.
     fn counted(&self) -> f64 {
-        self.incident.capacity as f64 - self.totals.hard - self.totals.active
+        let Totals {
+            hard,
+            uncounted,
+            active,
+            ..
+        } = self.totals;
+        self.incident.capacity as f64 - (hard - uncounted) - active
     }
 
     /// Whether evicted pods are going to give back what the kubelet's count lacks.
@@ -443,13 +462,22 @@ impl<'a> World<'a> {
         self.counted() + coming >= threshold.max(resolved) as f64
     }
 
-    /// Bytes that processes can use at once, whatever page cache there is.
+    /// Bytes above the memory that cannot be given back, on the signal's scale: the kubelet counts more than there is, and
+    /// where the memory guard's amount is left the threshold is met all the same.
+    fn room(&self) -> f64 {
+        let threshold = self.limits().0;
+        let above_guard = (threshold - threshold.min(GUARD)) as f64;
+        let swap = (self.incident.swap - self.swapped).max(0.0);
+        let room = self.incident.capacity as f64 - self.totals.hard;
+        room + self.totals.uncounted.min(above_guard + swap)
+    }
+
+    /// Bytes of them that processes can use at once, whatever page cache there is.
     fn left_at_once(&self) -> f64 {
-        let dirty = match self.incident.scope {
-            ScopeKind::V1 => self.totals.dirty,
-            _ => 0.0,
-        };
-        self.incident.capacity as f64 - self.totals.hard - dirty
+        match self.incident.scope {
+            ScopeKind::V1 => self.room() - self.totals.dirty,
+            _ => self.room(),
+        }
     }
 
     /// Whether page cache that has to be written first leaves less than the threshold.
@@ -465,7 +493,8 @@ impl<'a> World<'a> {
             let pods = self.pods.iter().zip(&self.incident.pods);
             let living = pods.filter(|(pod, _)| pod.dies.is_none());
             let pods: f64 = living.map(|(_, p)| line(&p.anon) + line(&p.tmpfs)).sum();
-            (pods + line(&self.incident.outside)) * SECOND as f64 / over as f64
+            let others = line(&self.incident.outside) + line(&self.incident.uncounted);
+            (pods + others) * SECOND as f64 / over as f64
         };
         let speed = SEEN_OVER.into_iter().map(grown).fold(0.0, f64::max);
         self.frozen = Some((self.now, speed));
@@ -473,13 +502,13 @@ impl<'a> World<'a> {
 
     /// One step towards a time, and no further than to where the usage reaches `trigger` bytes; whether it has done so now.
     pub fn step(&mut self, towards: u64, trigger: Option<f64>) -> bool {
-        let before = self.totals.usage();
+        let before = self.totals.charged();
         let left = trigger
             .map(|trigger| trigger - before)
             .filter(|left| *left > 0.0);
         let to = self.stop(towards, left);
         self.settle(to);
-        trigger.is_some_and(|trigger| before < trigger && self.totals.usage() >= trigger)
+        trigger.is_some_and(|trigger| before < trigger && self.totals.charged() >= trigger)
     }
 
     /// One step towards a time, and no further than to the next crossing.
@@ -525,7 +554,8 @@ impl<'a> World<'a> {
         let pods = self.pods.iter().zip(&self.incident.pods);
         let living = pods.filter(|(pod, _)| pod.dies.is_none());
         let grows = |p: &PodSpec| line(&p.anon) + line(&p.tmpfs) + line(&p.read) + line(&p.written);
-        living.map(|(_, spec)| grows(spec)).sum::<f64>() + line(&self.incident.outside)
+        let others = line(&self.incident.outside) + line(&self.incident.uncounted);
+        living.map(|(_, spec)| grows(spec)).sum::<f64>() + others
     }
 
     /// The time that lines go by.
@@ -565,7 +595,8 @@ impl<'a> World<'a> {
             sum += pod.cache;
         }
         self.swapped = self.swapped.min(sum.hard);
-        sum.hard += self.incident.outside.at(clock) - self.swapped;
+        sum.uncounted = self.incident.uncounted.at(clock);
+        sum.hard += self.incident.outside.at(clock) + sum.uncounted - self.swapped;
         if let Some((since, speed)) = self.frozen {
             sum.hard += speed * (to - since) as f64 / SECOND as f64;
         }
@@ -579,12 +610,11 @@ impl<'a> World<'a> {
         let free = (self.incident.capacity as f64 - self.totals.usage()).max(0.0);
         self.kept = (self.kept + freed).min(self.incident.kept).min(free);
         let (threshold, resolved) = self.limits();
-        let room = self.incident.capacity as f64 - self.totals.hard;
         let level = match self.short_since {
             Some(_) => resolved.max(threshold),
             None => threshold,
         };
-        self.short_since = (room < level as f64).then(|| self.short_since.unwrap_or(to));
+        self.short_since = (self.room() < level as f64).then(|| self.short_since.unwrap_or(to));
         // The minimum reclaim counts once the kubelet has seen it for certain, or a pod went for it.
         let is_resolving = |since: u64| {
             to - since >= MONITORING_INTERVAL_NS || self.evicted.is_some_and(|at| at >= since)
