@@ -29,7 +29,8 @@ impl Executable {
     }
 }
 
-/// A cargo command with the flags of the plan; every one takes the whole workspace, so that all see the same features.
+/// A cargo command with the flags of the plan; every one takes the whole workspace, so that all see the same features. What
+/// `EVICTD_RUSTC_WRAPPER` names compiles the workspace's own crates: CI has them linted and documented on the way.
 pub fn command(subcommand: &str) -> Command {
     let mut cargo = cargo();
     cargo
@@ -39,6 +40,9 @@ pub fn command(subcommand: &str) -> Command {
         .current_dir(workspace_root())
         .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    if let Some(wrapper) = std::env::var_os("EVICTD_RUSTC_WRAPPER") {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+    }
     cargo
 }
 
