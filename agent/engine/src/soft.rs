@@ -24,9 +24,9 @@ pub struct SoftEvictionRequest<P> {
     pub chosen: String,
     /// The candidates in the order of eviction, at least one.
     pub candidates: Vec<SoftCandidate<P>>,
-    /// The hard threshold has been met for long enough as well ([`Planner::is_hard_due`](crate::Planner::is_hard_due)):
-    /// disruption budgets no longer count.
-    pub hard: bool,
+    /// Whether the hard threshold has been met for long enough as well ([`Planner::is_hard_due`](crate::Planner::is_hard_due)),
+    /// as of the last look: disruption budgets no longer count.
+    pub is_hard_due: Arc<AtomicBool>,
     /// Shadow mode: no pod is asked.
     pub shadow: bool,
     /// False once the threshold is not met any more: then no pod needs to go.
@@ -56,7 +56,7 @@ impl<P> SoftEvictionRequest<P> {
             candidates: candidates.collect(),
             signal: self.signal,
             chosen: self.chosen,
-            hard: self.hard,
+            is_hard_due: self.is_hard_due,
             shadow: self.shadow,
             is_needed: self.is_needed,
         }

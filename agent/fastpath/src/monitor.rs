@@ -5,7 +5,7 @@ mod kernel_victims;
 mod pod_readings;
 mod schedule;
 mod triggers;
-pub(crate) mod updates;
+mod updates;
 
 use std::{io, sync::Arc};
 
@@ -248,16 +248,16 @@ impl MemoryMonitor {
         if self.calm_since.is_some_and(is_over) {
             self.forget_shadow_victims();
         }
-        let count = self.scopes.len();
+        let (count, mut noted) = (self.scopes.len(), woken);
         for index in (0..count).map(|i| (first + i) % count) {
             let triggers = triggers.get(index).copied().unwrap_or_default();
-            if let Err(e) = self.check_scope(index, woken, &triggers) {
+            if let Err(e) = self.check_scope(index, woken, &mut noted, &triggers) {
                 self.report_scope_gone(index, &e);
             }
         }
         // Victims are observed afterwards: nothing may delay the signal.
         let now = monotonic_ns();
-        self.note_standstill(woken, now);
+        self.note_standstill(noted, now);
         self.finish_victims(now);
         if self.revoke_kernel_victims() {
             self.published_at = 0;
@@ -301,30 +301,30 @@ impl MemoryMonitor {
         }
     }
 
+    /// Looks at a scope and does what it asks for. The time until `noted` counts already where this stands still.
     fn check_scope(
         &mut self,
         index: usize,
         woken: u64,
+        noted: &mut u64,
         triggers: &ScopeTriggers,
     ) -> io::Result<()> {
-        let Some(watched) = self.scopes.get_mut(index) else {
+        let Some(watched) = self.scopes.get(index) else {
             return Ok(());
         };
         let was_pressed = watched.pressed;
-        let dying_before = self.in_flight.memory(&watched.scope, woken).dying;
-        let (hook, table) = (self.triggers.set.hook(), &mut self.pods.table);
-        watched
-            .scope
-            .limit_swap(|at_limit| table.swap.left(at_limit));
-        watched.scope.protect(self.control.protected());
-        let cycle = SampleContext {
-            woken,
-            dying: dying_before,
-            triggers,
-            hook,
-            fastest_growth: self.fastest_growth,
+        let mut dying_before = self.sample_scope(index, woken, triggers)?;
+        let mut now = monotonic_ns();
+        if now.saturating_sub(*noted) > LATE_NS {
+            // What was read is as old.
+            self.note_standstill(*noted, now);
+            *noted = now;
+            dying_before = self.sample_scope(index, now, triggers)?;
+            now = monotonic_ns();
+        }
+        let Some(watched) = self.scopes.get(index) else {
+            return Ok(());
         };
-        watched.sample(&cycle, || table.flush_statistics())?;
         let recorder = self.status.recorder();
         let (signal, available) = (watched.scope.signal(), watched.sample.guarded_available);
         if watched.pressed && !was_pressed {
@@ -333,7 +333,6 @@ impl MemoryMonitor {
             recorder.record(woken, signal, available);
         }
         self.report_met_in_force(index);
-        let now = monotonic_ns();
         self.take_kernel_kills(now);
         let idle = self.resolve_pressure(index, now, dying_before);
         let Some(watched) = self.scopes.get_mut(index) else {
@@ -348,6 +347,33 @@ impl MemoryMonitor {
             watched.await_recovery(&mut *self.triggers.set, now)?;
         }
         Ok(())
+    }
+
+    /// Reads a scope's memory. Returns the bytes that its victims held before.
+    fn sample_scope(
+        &mut self,
+        index: usize,
+        woken: u64,
+        triggers: &ScopeTriggers,
+    ) -> io::Result<u64> {
+        let Some(watched) = self.scopes.get_mut(index) else {
+            return Ok(0);
+        };
+        let dying_before = self.in_flight.memory(&watched.scope, woken).dying;
+        let (hook, table) = (self.triggers.set.hook(), &mut self.pods.table);
+        watched
+            .scope
+            .limit_swap(|at_limit| table.swap.left(at_limit));
+        watched.scope.protect(self.control.protected());
+        let cycle = SampleContext {
+            woken,
+            dying: dying_before,
+            triggers,
+            hook,
+            fastest_growth: self.fastest_growth,
+        };
+        watched.sample(&cycle, || table.flush_statistics())?;
+        Ok(dying_before)
     }
 
     /// Sends once that a scope cannot be read; the other scopes go on.

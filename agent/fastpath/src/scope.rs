@@ -224,12 +224,19 @@ impl WatchedScope {
     pub fn shortage(&self, shadow: u64, dying: u64, dying_before: u64) -> Shortage {
         let seen = self.sample.shortage;
         let used = seen.used.saturating_sub(shadow);
+        // Given back since: it is in the sample no more than in what the victims still hold.
+        let given = dying_before.saturating_sub(dying);
         Shortage {
+            available: seen.available.saturating_add(given),
             used,
             dying: dying.min(used),
             skew: dying.abs_diff(dying_before),
             headroom: Headroom {
-                immediate: seen.headroom.immediate.saturating_add(shadow),
+                immediate: seen
+                    .headroom
+                    .immediate
+                    .saturating_add(shadow)
+                    .saturating_add(given),
                 ..seen.headroom
             },
             ..seen

@@ -308,7 +308,7 @@ impl SoftEvictor {
         request: &SoftRequest,
         (protected, since): (&[usize], Duration),
     ) -> Option<SoftOutcome> {
-        let why = if request.hard {
+        let why = if request.is_hard_due.load(Ordering::Relaxed) {
             "the hard threshold is met".to_owned()
         } else if self.override_after.is_some_and(|after| since >= after) {
             format!("budgets have protected every candidate for {since:?}")

@@ -8,12 +8,7 @@ mod node_pods;
 mod node_reclaim;
 mod report;
 
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
     Cause, EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource,
@@ -32,7 +27,7 @@ use crate::{
     Command, CommandQueue, DiskPressure, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet,
     SharedStatus, SignalSources,
     manager_loop::{
-        execute::{Shadow, is_unresolved},
+        execute::{Shadow, SoftUnderWay, is_unresolved},
         fastpath_kills::KnownKills,
         mitigation_steps::MitigationState,
         node_pods::NodePods,
@@ -69,8 +64,8 @@ pub(super) struct ManagerLoop {
     pub node_reclaim: NodeReclaimState,
     pub mitigation: MitigationState,
     pub on_kill: OnKill,
-    /// Signal of the last request for a soft eviction, and whether it is needed still.
-    pub soft_request: Option<(Signal, Arc<AtomicBool>)>,
+    /// The last request for a soft eviction, as long as it is needed.
+    pub soft_request: Option<SoftUnderWay>,
     /// Its candidates.
     pub soft_candidates: Vec<Arc<PodEntry>>,
     /// Evictions so far, for their numbers.
@@ -144,9 +139,9 @@ impl ManagerLoop {
 
     /// Runs the loop until the command queue says that it is over.
     pub fn run(&mut self) {
-        let mut interval = Duration::ZERO;
+        let (mut looked, mut interval) = (monotonic_ns(), Duration::ZERO);
         loop {
-            let due = monotonic_ns().saturating_add(nanos(interval));
+            let due = looked.saturating_add(nanos(interval));
             self.wait(interval);
             if self.commands.stopped() {
                 return;
@@ -159,7 +154,7 @@ impl ManagerLoop {
             while let Some(command) = self.commands.next() {
                 self.apply(command);
             }
-            interval = self.iterate(wake);
+            (looked, interval) = self.iterate(wake);
             self.reporter.status.beat(wake.woken);
         }
     }
@@ -169,7 +164,7 @@ impl ManagerLoop {
         poll([pids, inodes, Some(self.commands.fd())], Some(interval));
     }
 
-    /// The agent, or the whole machine, may have stood still while this thread waited.
+    /// The agent, or the whole machine, may have stood still while this thread waited or took its look.
     fn note_standstill(&mut self, due: u64, woken: u64) {
         let late = woken.saturating_sub(due);
         if late >= STANDSTILL_NS {
@@ -271,12 +266,14 @@ impl ManagerLoop {
         }
     }
 
-    /// One look and what follows from it; the time until the next one.
-    fn iterate(&mut self, wake: Wake) -> Duration {
+    /// One look and what follows from it; when it was taken, and the time until the next one.
+    fn iterate(&mut self, wake: Wake) -> (u64, Duration) {
         let seen = self.sample();
+        let now = monotonic_ns();
+        self.note_standstill(wake.woken, now);
         self.reporter.record(&self.planner, &seen);
         let node = self.node.snapshot(&seen);
-        let mut plan = self.planner.plan(signed(monotonic_ns()), node);
+        let mut plan = self.planner.plan(signed(now), node);
         let evictions = std::mem::take(&mut plan.evictions);
         self.execute(evictions, &seen, wake);
         self.reclaim_node(&plan, &seen);
@@ -300,13 +297,14 @@ impl ManagerLoop {
         let next = self
             .sources
             .sample_interval(self.planner.thresholds(), &seen);
-        match has_changed {
+        let interval = match has_changed {
             true => self.look_again.pause().min(next),
             false => {
                 self.look_again = RearmBackoff::default();
                 next
             }
-        }
+        };
+        (now, interval)
     }
 
     /// Observations, and the use of everything that is short.
@@ -332,6 +330,9 @@ impl ManagerLoop {
         });
         self.scanner
             .set_pressure(pressure.max().unwrap_or_default());
+        if !resources.contains(&Resource::Pids) {
+            self.node.usage_collector.forget_processes();
+        }
         let deleted = self.node.find_running(!resources.is_empty());
         for resource in resources {
             self.node

@@ -141,6 +141,13 @@ impl UsageCollector {
         }
     }
 
+    /// Process ids are not short: what was read of pods when they were is soon no longer true.
+    pub fn forget_processes(&mut self) {
+        self.usages
+            .values_mut()
+            .for_each(|usage| usage.processes = None);
+    }
+
     /// Reads once more what a pod that was just killed holds until it is reaped. What has ended already may be counted
     /// nowhere: then what was read before is all that is known of it. Its files are those of the last walk.
     pub fn measure_victim(&mut self, entry: &PodEntry, sources: &SignalSources) {

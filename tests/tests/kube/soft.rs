@@ -137,7 +137,7 @@ impl Soft {
             signal: self.signal,
             chosen: String::new(),
             candidates: pods.iter().map(candidate).collect(),
-            hard,
+            is_hard_due: Arc::new(AtomicBool::new(hard)),
             shadow: false,
             is_needed: Arc::new(AtomicBool::new(true)),
         };

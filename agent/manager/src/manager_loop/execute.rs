@@ -61,6 +61,13 @@ impl Shadow {
     }
 }
 
+/// Request for a soft eviction that is under way.
+pub struct SoftUnderWay {
+    signal: Signal,
+    is_needed: Arc<AtomicBool>,
+    is_hard_due: Arc<AtomicBool>,
+}
+
 impl ManagerLoop {
     /// Carries evictions out, in their order.
     pub(super) fn execute(
@@ -75,10 +82,16 @@ impl ManagerLoop {
             .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
-        let is_over = |(signal, _): &mut (Signal, _)| !short.contains(signal);
-        if let Some((_, is_needed)) = self.soft_request.take_if(is_over) {
+        let is_over = |under_way: &mut SoftUnderWay| !short.contains(&under_way.signal);
+        if let Some(over) = self.soft_request.take_if(is_over) {
             // Asking may take minutes: a pod would go for a shortage that is over.
-            is_needed.store(false, Ordering::Relaxed);
+            over.is_needed.store(false, Ordering::Relaxed);
+            over.is_hard_due.store(false, Ordering::Relaxed);
+        }
+        if let Some(under_way) = &self.soft_request {
+            let now = signed(monotonic_ns());
+            let is_due = self.planner.is_hard_due(now, seen, under_way.signal);
+            under_way.is_hard_due.store(is_due, Ordering::Relaxed);
         }
         if self.shadow.forget_resolved(&short) {
             // A shadow victim of this pressure is a pod like any other under the next one.
@@ -240,16 +253,21 @@ impl ManagerLoop {
         }
         self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
-        let is_needed = Arc::new(AtomicBool::new(true));
-        self.soft_request = Some((signal, Arc::clone(&is_needed)));
+        let is_hard_due = self.planner.is_hard_due(signed(now), seen, signal);
+        let under_way = SoftUnderWay {
+            signal,
+            is_needed: Arc::new(AtomicBool::new(true)),
+            is_hard_due: Arc::new(AtomicBool::new(is_hard_due)),
+        };
         let request = SoftEvictionRequest {
             signal,
             chosen: chosen.clone(),
-            hard: self.planner.is_hard_due(signed(now), seen, signal),
+            is_hard_due: Arc::clone(&under_way.is_hard_due),
             candidates,
             shadow: self.shadow.on,
-            is_needed,
+            is_needed: Arc::clone(&under_way.is_needed),
         };
+        self.soft_request = Some(under_way);
         self.planner.set_soft_request_under_way(!self.shadow.on);
         if let Some(choice) = request.candidates.first() {
             self.unthrottle(vec![Arc::clone(&choice.pod)]);
