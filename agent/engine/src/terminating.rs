@@ -48,6 +48,8 @@ pub struct Terminating {
     /// Time at which the victim was first seen to give something back.
     began: Option<u64>,
     exited: Option<u64>,
+    /// Time since which the kubelet can unmount what the victim shares: `exited`, but for standstills.
+    unmounts_since: u64,
     stuck: bool,
     /// Nanoseconds of short delays that did not count as time of the victim.
     delayed: u64,
@@ -94,6 +96,7 @@ impl Terminating {
             progress: signalled,
             began: None,
             exited: None,
+            unmounts_since: 0,
             stuck: false,
             delayed: 0,
         }
@@ -108,6 +111,7 @@ impl Terminating {
             least: usage,
             progress: signalled.max(now.saturating_sub(STUCK_NS - RESUMED_NS)),
             exited: (!left.populated).then_some(signalled),
+            unmounts_since: signalled,
             ..Self::new(signalled, usage, shared)
         }
     }
@@ -128,7 +132,7 @@ impl Terminating {
             self.delayed += late;
         }
         let times = [&mut self.known_since, &mut self.progress];
-        for since in times.into_iter().chain(&mut self.exited) {
+        for since in times.into_iter().chain([&mut self.unmounts_since]) {
             leave_out(since, late, now);
         }
     }
@@ -160,11 +164,11 @@ impl Terminating {
             };
         }
         self.stuck = false;
-        let Some(exited) = self.exited else {
-            self.exited = Some(now);
+        if self.exited.is_none() {
+            (self.exited, self.unmounts_since) = (Some(now), now);
             return VictimState::Exited;
-        };
-        if self.lingers(now, exited, seen.usage) {
+        }
+        if self.lingers(now, seen.usage) {
             VictimState::Lingering
         } else {
             VictimState::Released
@@ -173,15 +177,14 @@ impl Terminating {
 
     /// Whether something that it shares is still expected. A cgroup without processes keeps some memory of the kernel's
     /// until it is removed, which is none of it.
-    fn lingers(&self, now: u64, exited: u64, usage: Option<u64>) -> bool {
+    fn lingers(&self, now: u64, usage: Option<u64>) -> bool {
         let shared = self.shared.min(usage.unwrap_or(0));
-        shared >= STEP && now.saturating_sub(exited) < POD_CLEANUP_NS
+        shared >= STEP && now.saturating_sub(self.unmounts_since) < POD_CLEANUP_NS
     }
 
     /// Whether its processes are gone and nothing more is expected of it.
     pub fn is_over(&self, now: u64, usage: Option<u64>) -> bool {
-        self.exited
-            .is_some_and(|exited| !self.lingers(now, exited, usage))
+        self.exited.is_some() && !self.lingers(now, usage)
     }
 
     /// Whether its outcome can be reported: its processes are gone and the threshold is no longer met, or 2 s have
@@ -217,8 +220,8 @@ impl Terminating {
                 }
                 pending.add(shared, now.saturating_add(UNMOUNT_NS));
             }
-            Some(exited) if self.lingers(now, exited, usage) => {
-                let due = exited.saturating_add(UNMOUNT_NS);
+            Some(_) if self.lingers(now, usage) => {
+                let due = self.unmounts_since.saturating_add(UNMOUNT_NS);
                 // As for processes: the longer nothing has come, the longer it may take.
                 let soon = now.saturating_add(now.saturating_sub(due).max(EXIT_NS));
                 pending.add(shared, due.max(soon));
@@ -469,6 +472,7 @@ mod tests {
             }
             let mut pending = Pending::default();
             victim.add_to(&mut pending, now, Some(200 * MIB));
+            assert_eq!(victim.exited(), Some(50 * MS));
             (victim.observe(now, seen(false, 200)), pending.amount / MIB)
         };
         assert_eq!(has_room_for_another(false), (VictimState::Released, 0));

@@ -43,6 +43,9 @@ pub enum KilledBy {
     Kubelet,
 }
 
+/// Places that victims of others leave to the fast path's own: the pods of a tenant could fill all of them.
+pub(crate) const KEPT_FOR_OWN: usize = MAX_IN_FLIGHT / 8;
+
 /// Kill of a pod by another part of the node.
 #[derive(Debug)]
 pub struct OtherKill {
@@ -257,6 +260,12 @@ impl InFlight {
         MAX_IN_FLIGHT.saturating_sub(self.victims.len())
     }
 
+    /// Whether a victim of the manager or the kubelet finds a place.
+    pub fn has_room_for_others(&self) -> bool {
+        let of_others = self.victims.iter().filter(|v| v.killed_by.is_some());
+        self.free_slots() > 0 && of_others.count() < MAX_IN_FLIGHT - KEPT_FOR_OWN
+    }
+
     /// Takes a victim; the caller has asked for [`Self::free_slots`].
     pub fn push(&mut self, victim: Victim) {
         debug_assert!(self.free_slots() > 0, "this would allocate");
@@ -317,7 +326,8 @@ impl InFlight {
         mut send: impl FnMut(VictimEvent),
     ) {
         let mut next = 0;
-        let mut is_full = self.free_slots() == 0;
+        let is_full = self.free_slots() == 0;
+        let mut may_give_way = is_full || !self.has_room_for_others();
         while let Some(victim) = self.victims.get_mut(next) {
             if victim.eviction.shadow {
                 next += 1;
@@ -347,10 +357,11 @@ impl InFlight {
                 }));
             }
             let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);
-            let gives_way = is_full && fate == VictimState::Stuck;
+            let is_in_the_way = is_full || victim.killed_by.is_some();
+            let gives_way = may_give_way && is_in_the_way && fate == VictimState::Stuck;
             if gives_way {
                 send(VictimEvent::GivesWay(Arc::clone(&victim.pod)));
-                is_full = false;
+                may_give_way = false;
             }
             if (victim.is_reported && is_over) || gives_way {
                 let victim = self.victims.swap_remove(next);
@@ -442,6 +453,35 @@ mod tests {
             (gave_way, left, in_flight.free_slots())
         };
         assert_eq!([step(3), step(4)], [(1, 1, 1), (0, 0, 1)]);
+    }
+
+    #[test]
+    fn a_stuck_victim_of_others_gives_way_to_their_next() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("memory.current", "0"), ("memory.stat", "")] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), format!("{}\n", dead.id())).unwrap();
+        let mut in_flight = InFlight::new(&[], |_| None, 2);
+        while in_flight.has_room_for_others() {
+            let pod = PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
+            in_flight.push(Victim::by_other(OtherKill {
+                pod: Arc::new(pod),
+                signalled: 1,
+                by: KilledBy::Manager,
+                is_for_pressure: false,
+            }));
+        }
+        assert_eq!(in_flight.free_slots(), KEPT_FOR_OWN);
+        let at = |_| (MemorySample::default(), 0);
+        // One look finds that they are stuck, the next one lets one go.
+        for second in [3, 4] {
+            in_flight.step(second * SECOND, false, at, |_| ());
+        }
+        assert!(in_flight.has_room_for_others());
+        assert_eq!(in_flight.free_slots(), KEPT_FOR_OWN + 1);
     }
 
     #[test]

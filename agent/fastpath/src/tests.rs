@@ -33,8 +33,8 @@ use super::{
 };
 use crate::{
     control::KILLS,
-    in_flight::{Eviction, Victim},
-    monitor::{MemoryMonitor, updates::KEPT_FOR_OWN},
+    in_flight::{Eviction, KEPT_FOR_OWN, Victim},
+    monitor::MemoryMonitor,
     scope::{SampleContext, ScopeTriggers},
     spin::Wait,
 };

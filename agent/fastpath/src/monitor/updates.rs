@@ -1,7 +1,7 @@
 //! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another
 //! capacity of the node.
 
-use evictd_engine::{pace::Pace, round::MAX_IN_FLIGHT};
+use evictd_engine::pace::Pace;
 
 use crate::{
     FastPathSettings,
@@ -10,9 +10,6 @@ use crate::{
     monitor::MemoryMonitor,
     scope::WatchedScope,
 };
-
-/// Places that victims of others leave to the fast path's own: a pod of a tenant could fill all of them.
-pub(crate) const KEPT_FOR_OWN: usize = MAX_IN_FLIGHT / 8;
 
 impl MemoryMonitor {
     /// Takes over all that was handed over.
@@ -34,7 +31,7 @@ impl MemoryMonitor {
     /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Where there is
     /// room for the fast path's own victims alone they wait.
     pub(super) fn apply_kills(&mut self) {
-        while self.in_flight.free_slots() > KEPT_FOR_OWN
+        while self.in_flight.has_room_for_others()
             && let Some(kill) = self.control.take_kill()
         {
             let pod = &kill.pod;

@@ -19,6 +19,8 @@ use crate::{
 struct Waiting {
     plan: Plan,
     before: Observations,
+    /// Time of the request, and time since which it is waited for: the same but for standstills.
+    began: u64,
     since: u64,
     by: ReclaimBy,
     timeout: Duration,
@@ -100,6 +102,7 @@ impl ManagerLoop {
         self.node_reclaim.waiting = Some(Waiting {
             plan: plan.clone(),
             before: *seen,
+            began: now,
             since: now,
             by,
             timeout,
@@ -138,7 +141,7 @@ impl ManagerLoop {
         };
         let seen = self.sample();
         let is_over = removed.is_some_and(|removed| {
-            let took = Duration::from_nanos(now.saturating_sub(waiting.since));
+            let took = Duration::from_nanos(now.saturating_sub(waiting.began));
             let is_left = removed.left_to_kubelet > 0;
             let is_short = self.report_reclaimed(&waiting, removed, &seen, took);
             !(is_left && is_short)
