@@ -348,7 +348,7 @@ fn a_deciding_thread_signals_so_many_of_a_large_pod() {
     let killer = CgroupKiller::open(&stage.pod).unwrap();
     timed(&stage, most + 400, || {
         let signalled = killer.kill().unwrap().processes;
-        assert!((most..most + 200).contains(&signalled), "{signalled}");
+        assert_eq!(signalled, most);
         kill_until_empty(&stage.pod, SOON).unwrap();
     });
 }

@@ -182,13 +182,13 @@ const RELEASE_STACK: usize = 64 << 10;
 fn release_memory(killer: &CgroupKiller) {
     static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
     let mut pids = Vec::new();
-    let listed = killer.for_each(&mut |pid| {
+    // A cgroup that vanishes here is empty, which the next look sees.
+    let _ = killer.for_each(&mut |pid| {
         if pids.len() < MOST_RELEASED {
             pids.push(pid);
         }
     });
-    // A cgroup that vanishes here is empty, which the next look sees.
-    if listed.is_err() || pids.is_empty() || IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
+    if pids.is_empty() || IS_UNDER_WAY.swap(true, Ordering::Relaxed) {
         return;
     }
     let release = move || {

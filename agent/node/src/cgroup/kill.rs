@@ -26,11 +26,7 @@ use std::{
 use evictd_engine::units::signed;
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::{
-    members::{List, MOST_AT_ONCE},
-    open_cgroup::OpenCgroup,
-    walk::Reach,
-};
+use super::{members::List, open_cgroup::OpenCgroup, walk::Reach};
 use crate::{
     cgroup::{
         memory::Version,
@@ -119,7 +115,7 @@ impl CgroupKiller {
         &self.path
     }
 
-    /// Sends SIGKILL once to all that is there; on v1 of a pod of very many processes to the first ones. Does not allocate.
+    /// Sends SIGKILL once to all that is there; of a pod of very many processes to the first ones. Does not allocate.
     ///
     /// # Errors
     /// The first refusal, where no process was signalled. A cgroup that is gone is an empty one.
@@ -128,12 +124,6 @@ impl CgroupKiller {
             return Ok(KillResult::EMPTY);
         }
         let mut result = self.signal(Signal::KILL);
-        if result.processes >= MOST_AT_ONCE
-            && let Some(kill) = &self.kill
-        {
-            // The rest of a large pod. Refused, `ensure-dead` tries again.
-            let _ = write_kill(kill);
-        }
         if result.processes > 0 {
             return Ok(result);
         }

@@ -1,9 +1,17 @@
 //! Cgroups of a pod with memory limits of their own: there the kernel ends a growth, by an OOM kill within the cgroup.
 
-use std::{fs::File, sync::Arc};
+use std::{
+    fs::File,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use evictd_engine::{model::usage::MemoryReading, shortage::LimitedGrowth};
-use evictd_sys::page::page_size;
+use evictd_engine::{
+    kubelet_times::MONITORING_INTERVAL_NS, model::usage::MemoryReading, shortage::LimitedGrowth,
+};
+use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 use crate::{
     cgroup::{
@@ -30,8 +38,10 @@ pub struct LimitedCgroup {
     /// Memory of the cgroup.
     pub memory: Arc<MemoryCgroup>,
     limit: File,
-    /// Bytes of the limit when it was opened.
-    opened: u64,
+    /// Bytes of the limit when it was read last.
+    last: AtomicU64,
+    /// Time at which it was last found to be raised, in nanoseconds of CLOCK_MONOTONIC; 0 where it was not.
+    raised: AtomicU64,
     swapped: SwapUsage,
 }
 
@@ -53,11 +63,7 @@ impl LimitedCgroups {
     pub fn reopen(found: &FollowedCgroups, pod: &Arc<MemoryCgroup>, before: Option<&Self>) -> Self {
         let before = before.map_or(&[][..], |before| &before.list);
         let open = |cgroup: &FollowedCgroup| {
-            // With another limit it is opened anew.
-            let is_same = |open: &&Arc<LimitedCgroup>| {
-                open.memory.id() == cgroup.id && read_limit(&open.limit) == Some(open.opened)
-            };
-            let same = before.iter().find(is_same);
+            let same = before.iter().find(|open| open.memory.id() == cgroup.id);
             let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
             same.cloned().or_else(open)
         };
@@ -136,6 +142,8 @@ impl LimitedCgroups {
     }
 }
 
+/// A limit that was raised so many nanoseconds ago, the kubelet's monitoring interval, ends a growth again.
+const SETTLED_NS: u64 = MONITORING_INTERVAL_NS;
 /// Charges that must not fail (`__GFP_NOFAIL`, `__GFP_HIGH`, `PF_MEMALLOC`) go past a limit by pages, and by no more than
 /// this part of it.
 const FORCED_PART: u64 = 32;
@@ -145,7 +153,7 @@ impl LimitedCgroup {
     fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
         // The first read takes the kernel's buffer, as that of `open_primed`.
         let limit = File::open(cgroup.path.join(pod.version().limit_file())).ok()?;
-        let opened = read_limit(&limit)?;
+        let last = AtomicU64::new(read_limit(&limit)?);
         let memory = match cgroup.id == pod.id() {
             true => Arc::clone(pod),
             false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
@@ -153,17 +161,24 @@ impl LimitedCgroup {
         Some(Self {
             memory,
             limit,
-            opened,
+            last,
+            raised: AtomicU64::new(0),
             swapped: SwapUsage::open(&cgroup.path),
         })
     }
 
-    /// Limit and memory; `None` where it is past its limit, or where that was raised: a pod that may write its own cgroups
-    /// could raise it ahead of its growth.
+    /// Limit and memory; `None` where it is past its limit, or where that was raised lately: a pod that may write its own
+    /// cgroups could raise it ahead of its growth.
     fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let most = limit.saturating_add(limit / FORCED_PART);
-        (limit <= self.opened && reading.usage <= most).then_some((limit, reading))
+        let now = monotonic_ns();
+        if self.last.swap(limit, Ordering::Relaxed) < limit {
+            self.raised.store(now, Ordering::Relaxed);
+        }
+        let raised = self.raised.load(Ordering::Relaxed);
+        let is_settled = raised == 0 || now.saturating_sub(raised) >= SETTLED_NS;
+        (is_settled && reading.usage <= most).then_some((limit, reading))
     }
 }
 
@@ -234,15 +249,11 @@ mod tests {
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
-        // Raised: by the pod itself, unless it is opened anew with that.
+        // Raised, by the pod itself perhaps.
         uses("sidecar", 49, &mib(195));
         assert_eq!(seen("sidecar"), None);
         let anew = LimitedCgroups::reopen(&found, &pod, Some(&limited));
-        assert!(anew.read(position("sidecar")).is_some());
-        assert!(Arc::ptr_eq(
-            &anew.list[position("app")],
-            &limited.list[position("app")]
-        ));
+        assert_eq!(anew.read(position("sidecar")), None);
         // At its limit, with charges that the kernel has forced.
         uses("app", 121, &mib(120));
         assert_eq!(seen("app"), Some((140, 0)));

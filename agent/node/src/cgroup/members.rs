@@ -21,8 +21,8 @@ pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
 
 /// Pidfds that are held at once: each batch costs one more list, and its descriptors.
 const BATCH: usize = 128;
-/// Processes that a deciding thread signals at once: a list is made for each batch, so that the time grows with the square of
-/// their number. The rest of them is for the threads that may take their time.
+/// Processes of a cgroup that a deciding thread signals at once: a list is made for each batch, so that the time grows with the
+/// square of their number. The next ones follow when it kills again, all of them in the threads that may take their time.
 pub const MOST_AT_ONCE: u32 = 1024;
 /// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one
 /// before.
@@ -71,15 +71,14 @@ impl KillResult {
     }
 }
 
-/// Sends a signal once to every process that a list names, or to `most` of them and what is left of a batch, whatever is
-/// refused meanwhile. Those that begin while this runs may be missed. A cgroup that is gone is an empty one.
+/// Sends a signal once to every process that a list names, or to the first `most` of them, whatever is refused meanwhile. Those that begin while this runs may be missed. A cgroup that is gone is an empty one.
 pub fn signal_members(signal: Signal, most: u32, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
-    let (mut is_lacking, mut any) = (false, false);
+    let (mut is_lacking, mut tried) = (false, 0);
     let listed = list(&mut |pid| {
-        any = true;
-        if !is_lacking && sent.result.processes < most {
+        if !is_lacking && tried < most {
+            tried += 1;
             is_lacking = batch.add(pid, list, &mut sent).is_err();
         }
     });
@@ -87,7 +86,7 @@ pub fn signal_members(signal: Signal, most: u32, list: &List<'_>) -> KillResult 
         sent.result.note(&e);
     }
     // Even if all that were listed have ended: they may have forked before.
-    if !is_lacking && any && (batch.count > 0 || sent.result.empty) {
+    if !is_lacking && tried > 0 && (batch.count > 0 || sent.result.empty) {
         is_lacking = batch.signal(list, &mut sent).is_err();
     }
     // Gives its descriptors back.

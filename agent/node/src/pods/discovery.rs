@@ -6,7 +6,6 @@
 //! (`GetContainerOOMScoreAdjust`). That is enough to go on with when the API server does not answer.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -175,12 +174,7 @@ fn guess_by(cgroup: &PodCgroup, scores: &[i64], memory_total: u64) -> Pod {
         // Its request is its limit.
         QosClass::Guaranteed => limit.unwrap_or(0),
         QosClass::BestEffort => 0,
-        QosClass::Burstable => {
-            // A sidecar has the score of the container beside it (`GetContainerOOMScoreAdjust`).
-            let scores: BTreeSet<_> = scores.iter().collect();
-            let requests = scores.into_iter().map(|s| request_of(*s, memory_total));
-            requests.sum()
-        }
+        QosClass::Burstable => scores.iter().map(|s| request_of(*s, memory_total)).sum(),
     };
     Pod {
         uid: cgroup.name.uid.clone(),
