@@ -15,9 +15,9 @@ use tonic_prost::ProstCodec;
 
 use super::messages::{
     Container, ContainerRequest, ContainerStats, ContainerStatusResponse, Empty, Image,
-    ImageFsInfoResponse, ImageSpec, ListContainerStatsResponse, ListContainersResponse,
-    ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox, PodSandboxRequest,
-    RemoveImageRequest, StatusRequest, StatusResponse,
+    ImageFsInfoResponse, ImageSpec, ListContainerStatsRequest, ListContainerStatsResponse,
+    ListContainersResponse, ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox,
+    PodSandboxRequest, RemoveImageRequest, StatusRequest, StatusResponse,
 };
 
 /// The largest answer that is read, in bytes: the kubelet's `maxMsgSize`.
@@ -163,13 +163,15 @@ impl Runtime {
         Ok(answer.status.unwrap_or_default().mounts)
     }
 
-    /// Asks the runtime what the running containers use.
+    /// Asks the runtime what containers use.
     ///
     /// # Errors
     /// As [`CriError`] says.
     pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
         let path = "/runtime.v1.RuntimeService/ListContainerStats";
-        let answer: ListContainerStatsResponse = self.call(path, Empty {}).await?;
+        let filter = Some(Empty {});
+        let request = ListContainerStatsRequest { filter };
+        let answer: ListContainerStatsResponse = self.call(path, request).await?;
         Ok(answer.stats)
     }
 

@@ -99,7 +99,8 @@ impl Reclaimer {
     /// The runtime does not answer.
     pub async fn layers(config: &CriConfig) -> Result<LayerUsage, CriError> {
         let runtime = connect(config).await?;
-        Ok(disks::layers(&runtime.container_stats().await?))
+        let stats = runtime.container_stats().await?;
+        Ok(disks::layers(&stats, &runtime.containers().await?))
     }
 
     /// Asks the runtime where it keeps images and writable layers.

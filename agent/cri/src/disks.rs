@@ -1,10 +1,13 @@
 //! What the runtime says of disks: what containers use of them, and where they are.
 
-use std::path::PathBuf;
+use std::{collections::HashSet, path::PathBuf};
 
 use evictd_engine::{FsUsage, node_reclaim::LayerUsage};
 
-use super::messages::{ContainerStats, FilesystemUsage, ImageFsInfoResponse};
+use super::messages::{
+    Container, ContainerAttributes, ContainerState, ContainerStats, FilesystemUsage,
+    ImageFsInfoResponse,
+};
 
 /// The label in which the kubelet writes the UID of a container's pod; of a static pod the hash of its file.
 const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -31,25 +34,45 @@ impl From<&ImageFsInfoResponse> for RuntimeDisks {
     }
 }
 
-/// The writable layers, by pod. A runtime that does not know what one uses leaves the number out.
-pub(crate) fn layers(stats: &[ContainerStats]) -> LayerUsage {
-    let mut layers = LayerUsage::new();
-    for stats in stats {
+/// The writable layers, by pod. A runtime that does not know what one uses leaves the number out. Where containers of a pod run
+/// those that have ended do not count, as for the kubelet (`removeTerminatedContainers`); of one name the youngest does.
+pub(crate) fn layers(stats: &[ContainerStats], containers: &[Container]) -> LayerUsage {
+    let has_not_ended = |c: &&Container| c.state() != ContainerState::Exited;
+    let alive = containers.iter().filter(has_not_ended);
+    let alive: HashSet<&str> = alive.map(|c| &*c.id).collect();
+    let uid_of = |of: &ContainerAttributes| of.labels.get(POD_UID).cloned();
+    let all = stats.iter().filter_map(|stats| stats.attributes.as_ref());
+    let running = all.filter(|of| alive.contains(&*of.id)).filter_map(uid_of);
+    let running: HashSet<String> = running.collect();
+    let attempt = |stats: &&ContainerStats| {
         let attributes = stats.attributes.as_ref();
-        let uid = attributes.and_then(|a| a.labels.get(POD_UID));
+        attributes
+            .and_then(|a| a.metadata.as_ref())
+            .map(|m| m.attempt)
+    };
+    let mut youngest_first: Vec<_> = stats.iter().collect();
+    youngest_first.sort_by_key(|stats| std::cmp::Reverse(attempt(stats)));
+    let mut layers = LayerUsage::new();
+    for stats in youngest_first {
+        let attributes = stats.attributes.as_ref();
+        let uid = attributes.and_then(uid_of);
         let name = attributes
             .and_then(|a| a.metadata.as_ref())
             .map(|m| &m.name);
+        let has_ended = attributes.is_none_or(|a| !alive.contains(&*a.id));
         let layer = stats.writable_layer.as_ref();
         if let (Some(uid), Some(name), Some(layer)) = (uid, name, layer)
             && let Some(bytes) = layer.used_bytes
+            && !(has_ended && running.contains(&uid))
         {
             let usage = FsUsage {
                 bytes: Some(bytes.value),
                 inodes: layer.inodes_used.map(|inodes| inodes.value),
             };
-            let of_pod = layers.entry(uid.clone()).or_default();
-            of_pod.push((name.clone(), usage));
+            let of_pod = layers.entry(uid).or_default();
+            if of_pod.iter().all(|(known, _)| known != name) {
+                of_pod.push((name.clone(), usage));
+            }
         }
     }
     layers

@@ -221,10 +221,18 @@ pub struct RemoveImageRequest {
     pub image: Option<ImageSpec>,
 }
 
+/// `ListContainerStatsRequest`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
+pub struct ListContainerStatsRequest {
+    /// Filter that lets all through: containerd before 1.6 lists none without one.
+    #[prost(message, optional, tag = "1")]
+    pub filter: Option<Empty>,
+}
+
 /// `ListContainerStatsResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListContainerStatsResponse {
-    /// All containers that run.
+    /// All containers; of containerd also those that have ended.
     #[prost(message, repeated, tag = "1")]
     pub stats: Vec<ContainerStats>,
 }
@@ -243,6 +251,9 @@ pub struct ContainerStats {
 /// `ContainerAttributes`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerAttributes {
+    /// The runtime's name for the container.
+    #[prost(string, tag = "1")]
+    pub id: String,
     /// The name in the pod.
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<ContainerMetadata>,

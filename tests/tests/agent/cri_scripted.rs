@@ -336,10 +336,11 @@ async fn told_by_a_worker(config: CriConfig) -> Vec<CriEvent> {
     all
 }
 
-fn stats(uid: &str, name: &str, used: Option<u64>) -> ContainerStats {
+fn stats(id: &str, uid: &str, name: &str, used: Option<u64>) -> ContainerStats {
     let value = |value| Some(UInt64Value { value });
     ContainerStats {
         attributes: Some(ContainerAttributes {
+            id: id.into(),
             metadata: Some(ContainerMetadata {
                 name: name.into(),
                 attempt: 0,
@@ -359,9 +360,12 @@ fn stats(uid: &str, name: &str, used: Option<u64>) -> ContainerStats {
 fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
     let mut state = node();
     state.stats = vec![
-        stats("live", "main", Some(7 << 20)),
-        stats("live", "unknown", None),
-        stats("other", "main", Some(1)),
+        // Its own root, and it has ended; so has the run before.
+        stats("init", "live", "init", Some(3 << 30)),
+        stats("live-1", "live", "main", Some(5 << 20)),
+        stats("live-2", "live", "main", Some(7 << 20)),
+        stats("live-2", "live", "unknown", None),
+        stats("gone-0", "other", "main", Some(1)),
     ];
     let at = |mountpoint: &str| FilesystemUsage {
         fs_id: Some(FilesystemIdentifier {
