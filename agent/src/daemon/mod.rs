@@ -23,6 +23,7 @@ mod reload;
 mod shutdown;
 pub(crate) mod signals;
 mod start;
+mod wall_clock;
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},

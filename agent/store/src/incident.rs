@@ -23,6 +23,9 @@ pub const BEFORE_NS: u64 = 60 * SECOND;
 pub struct RankedPod {
     /// Namespace and name.
     pub pod: String,
+    /// UID of the pod; empty in the file of an older agent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
     /// Working set of the pod, in bytes; absent when it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<u64>,

@@ -25,6 +25,7 @@ fn standing(number: u64) -> RankedPod {
         number => format!("a-deployment-with-a-long-name-7d9c5b8f64-{number:05}"),
     };
     RankedPod {
+        uid: String::new(),
         pod: format!("a-namespace-with-a-long-name/{name}"),
         usage: (number != 3).then_some((151 - 9 * number) * MIB),
         request: number * 40 * MIB,

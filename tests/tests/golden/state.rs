@@ -57,6 +57,7 @@ fn incident(is_full: bool) -> Incident {
     }
     let standing = |usage| RankedPod {
         pod: "shop/db-0".into(),
+        uid: "u-db-0".into(),
         usage,
         request: 11,
         priority: -12,

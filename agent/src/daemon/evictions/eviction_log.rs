@@ -6,6 +6,7 @@ use evictd_engine::{
     ManagedPod as _, NodeState, Pod, Signal,
     message::{EVICTED, PHASE},
     mitigation::Step,
+    record::Stages,
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, FastPathEvent, VictimExit};
@@ -26,7 +27,12 @@ use evictd_store::{
 use evictd_sys::clock::{boot_id, monotonic_ns};
 
 use super::message::MessageBuilder;
-use crate::daemon::policies::PauseLog;
+use crate::daemon::{policies::PauseLog, wall_clock::wall_clock};
+
+/// The wall clock's time of an eviction; in shadow mode no signal was sent.
+fn time_of(stages: Stages) -> String {
+    wall_clock(stages.signalled.max(stages.decided))
+}
 
 /// Turns events into journal records and log lines.
 pub struct EvictionLog {
@@ -163,7 +169,7 @@ impl EvictionLog {
         let request = resource.map_or(0, |resource| requested(pod, resource));
         let record = EvictionRecord {
             id: format!("{}-rounds-{}", self.run, decided.number),
-            time: jiff::Timestamp::now().to_string(),
+            time: time_of(decided.stages),
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -282,7 +288,7 @@ impl EvictionLog {
         let message = self.messages.of(e);
         EvictionRecord {
             id: self.id(e.number),
-            time: jiff::Timestamp::now().to_string(),
+            time: time_of(e.stages),
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),

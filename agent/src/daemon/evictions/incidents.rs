@@ -78,9 +78,7 @@ impl Agent {
             return;
         }
         for ranked_pod in over.iter_mut().flat_map(|incident| &mut incident.pods) {
-            let name = &ranked_pod.pod;
-            let entries = &self.pods.entries;
-            let entry = entries.iter().find(|e| e.pod.to_string() == *name);
+            let entry = self.pods.entry(&ranked_pod.uid);
             // A victim's cgroup goes with it.
             let used = entry.and_then(working_set);
             ranked_pod.usage_after = used.or(ranked_pod.evicted.then_some(0));
@@ -218,6 +216,7 @@ impl Agent {
         let reason = |explanation: &Explanation| explanation.reason.clone().unwrap_or_default();
         RankedPod {
             pod: pod.to_string(),
+            uid: pod.uid.clone(),
             usage: ranked.usage,
             request: ranked.inputs.request,
             priority: ranked.inputs.priority,

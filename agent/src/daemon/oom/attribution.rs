@@ -28,6 +28,8 @@ use evictd_node::{
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName, log_kill};
 use evictd_sys::{clock::monotonic_ns, page::page_size};
 
+use crate::daemon::wall_clock::wall_clock;
+
 /// Bound on evictions that are remembered, on pods that are gone, and on processes.
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
@@ -511,13 +513,6 @@ fn shown(path: &Path) -> String {
 fn text(comm: &[u8]) -> String {
     let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
     String::from_utf8_lossy(&comm[..end]).into_owned()
-}
-
-/// The wall clock's time of a moment of CLOCK_MONOTONIC.
-fn wall_clock(at: u64) -> String {
-    let ago = Duration::from_nanos(monotonic_ns().saturating_sub(at));
-    let now = jiff::Timestamp::now();
-    now.checked_sub(ago).unwrap_or(now).to_string()
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub fn incident(id: &str) -> Incident {
         .into(),
         pods: vec![RankedPod {
             pod: "default/hog".to_owned(),
+            uid: "u-hog".to_owned(),
             usage: Some(300 << 20),
             request: 0,
             priority: 0,
