@@ -23,6 +23,12 @@ use crate::{
 /// this, in nanoseconds.
 const CONTEXT_AGE: u64 = 1_000_000_000;
 
+/// Bytes of the records of kills. Those at the limit of a victim's own cgroup or of the one above leave half of them to others:
+/// a pod can have its children killed as fast as it likes.
+const RING_BYTES: u64 = 32 * 1024;
+/// What `bpf_ringbuf_query` is asked for: the bytes that were not read yet (`BPF_RB_AVAIL_DATA`).
+const AVAILABLE: u64 = 0;
+
 /// `oom_control.memcg`, in bytes.
 #[unsafe(no_mangle)]
 static OOM_CONTROL_MEMCG: Global<u32> = Global::new(0);
@@ -52,7 +58,7 @@ static MM_RSS_STRIDE: Global<u32> = Global::new(0);
 static MEM_CGROUP_OOM_GROUP: Global<u32> = Global::new(0);
 
 #[map]
-static OOM_KILLS: RingBuf = RingBuf::with_byte_size(32 * 1024, 0);
+static OOM_KILLS: RingBuf = RingBuf::with_byte_size(RING_BYTES as u32, 0);
 #[map]
 static OOM_VICTIM_PIDS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
 /// The kernel kills for one shortage at a time (`oom_lock`).
@@ -150,6 +156,13 @@ fn limit_id(now: u64) -> u64 {
     }
 }
 
+/// Whether a limit is that of a victim's container or pod.
+#[inline(always)]
+fn is_own_limit(limit: u64, memcg: Address) -> bool {
+    let above = field(memcg, &CSS_PARENT).unwrap_or(0);
+    limit != 0 && (cgroup_id(memcg) == Some(limit) || cgroup_id(above) == Some(limit))
+}
+
 /// Number of the decision that this victim is the first of. A process that is killed with a victim before it is counted.
 ///
 /// With a group the allocating task marks one process after the other; without one it marks one for each decision.
@@ -212,7 +225,13 @@ fn describe(task: Address) {
     let Some(decision) = new_decision(pid, memcg, time_ns) else {
         return;
     };
-    let Some(mut entry) = OOM_KILLS.reserve::<OomKill>(0) else {
+    let limit = limit_id(time_ns);
+    let is_crowding = is_own_limit(limit, memcg) && OOM_KILLS.query(AVAILABLE) > RING_BYTES / 2;
+    let entry = match is_crowding {
+        true => None,
+        false => OOM_KILLS.reserve::<OomKill>(0),
+    };
+    let Some(mut entry) = entry else {
         drops::count(DropCounter::OomRecord);
         return;
     };
@@ -223,7 +242,7 @@ fn describe(task: Address) {
     // SAFETY: reserved for exactly this type; every member is written before the record is submitted.
     unsafe {
         (*kill).time_ns = time_ns;
-        (*kill).limit_id = limit_id(time_ns);
+        (*kill).limit_id = limit;
         (*kill).rss = rss(task);
         (*kill).comm = comm.unwrap_or_default();
         (*kill).pid = pid;
