@@ -34,6 +34,7 @@ impl Following {
     /// A server that was prepared, without watchers yet.
     pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> Result<Self> {
         let mut server = ApiServer::start()?;
+        server.state().is_agents_alone = true;
         prepare(&mut server);
         let runtime = crate::current_thread()?;
         let connection = runtime.block_on(server.client());

@@ -16,6 +16,7 @@ use evictd_engine::{
     },
     permit::{LastResort, Permission},
     round::MAX_IN_FLIGHT,
+    shortage::Shortage,
     terminating::Terminating,
     units::MS,
 };
@@ -395,6 +396,19 @@ fn kills_by_the_manager_wait_until_there_is_room() {
     watch.run_once(now);
     assert!(waiting.iter().all(|pod| watch.in_flight.contains(pod)));
     assert_eq!(watch.in_flight.free_slots(), MAX_IN_FLIGHT - waiting.len());
+}
+
+/// The scope is read first, and its victims after it.
+// R40
+#[test]
+fn what_victims_give_back_within_a_look_is_available() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = Cgroup(dir.path()).watch();
+    let at = |dying| watch.scopes[0].shortage(0, dying, 400 * MIB);
+    let (all_held, given) = (at(400 * MIB), at(100 * MIB));
+    assert_eq!(given.available - all_held.available, 300 * MIB);
+    let immediate = |seen: &Shortage| seen.headroom.immediate;
+    assert_eq!(immediate(&given) - immediate(&all_held), 300 * MIB);
 }
 
 /// A tenant may have any number of pods that exceed a limit of their own, one after the other.

@@ -3,7 +3,8 @@
 //!
 //! **The pods that had to go.** A *crossing* is the moment at which less than the threshold is left of what the capacity is
 //! above the memory that cannot be given back: processes, memory-backed volumes and what is outside of pods; on cgroup v1
-//! also page cache that has to be written first, which can make an OOM kill but is no shortage by itself. A shortage
+//! also page cache that has to be written first, which can make an OOM kill but is no shortage by itself. Where the kubelet's
+//! count leaves some of it out, that count has to meet the threshold too, or the memory guard. A shortage
 //! lasts until the minimum reclaim is available as well. At each crossing the judge starts the same node anew with the
 //! first 0, 1, 2, ... pods of the ranking evicted at that moment, and takes the least number with which
 //!

@@ -462,14 +462,14 @@ impl<'a> World<'a> {
         self.counted() + coming >= threshold.max(resolved) as f64
     }
 
-    /// Bytes above the memory that cannot be given back, on the signal's scale: the kubelet counts more than there is, and
-    /// where the memory guard's amount is left the threshold is met all the same.
+    /// Bytes above the memory that cannot be given back, on the signal's scale: with less than the threshold of them it has
+    /// to be met by the kubelet's count too, or no more than the memory guard's amount is left.
     fn room(&self) -> f64 {
         let threshold = self.limits().0;
         let above_guard = (threshold - threshold.min(GUARD)) as f64;
         let swap = (self.incident.swap - self.swapped).max(0.0);
         let room = self.incident.capacity as f64 - self.totals.hard;
-        room + self.totals.uncounted.min(above_guard + swap)
+        room.max(self.counted().min(room + above_guard + swap))
     }
 
     /// Bytes of them that processes can use at once, whatever page cache there is.

@@ -213,6 +213,7 @@ impl Kept<'_> {
             ..
         } = self;
         let server = ApiServer::start().unwrap();
+        server.state().is_agents_alone = true;
         if let Some((path, code)) = self.refusal {
             server.fails("PATCH", path, 1, InjectedFault::Status(code));
         }

@@ -116,8 +116,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Builds all that tests start, and returns the test harnesses: unit tests first, then the integration tests by name.
 fn harnesses() -> Result<Vec<Harness>> {
-    // Benchmarks are compiled alone.
-    let mut tests = plan::build(["--bins", "--tests", "--benches"])?;
+    // The benchmark is compiled alone.
+    let mut tests = plan::build(["--bins", "--tests", "--bench", "decision"])?;
     tests.retain(|program| program.is_test && program.kind != "bench");
     tests.sort_by(|a, b| {
         let key = |e: &Executable| (e.kind == "test", e.package.clone(), e.name.clone());
