@@ -30,6 +30,8 @@ use crate::{
 pub const RECORDS: usize = 1024;
 /// Places among these that only essential records take.
 pub const RESERVED: usize = 512;
+/// Records that are written with one sync.
+const MOST_TOGETHER: usize = 64;
 /// Files that may wait.
 pub const FILES: usize = 16;
 
@@ -271,17 +273,35 @@ impl DiskQueue {
 pub struct QueueFull;
 
 fn run<D: Disk>(mut journal: Journal<D>, queue: &Receiver<Job>, shared: &Shared) {
-    while let Ok(job) = queue.recv() {
+    let mut next = None;
+    while let Some(job) = next.take().or_else(|| queue.recv().ok()) {
         shared.busy_since.store(monotonic_ns(), Ordering::Relaxed);
         match job {
             Job::Record(record, acknowledge) => {
-                if let Err(error) = journal.append(&record) {
-                    tracing::error!(%error, ?record, "a record is not in the journal");
+                let mut waiting = vec![(record, acknowledge)];
+                // A slow disk takes seconds for each sync.
+                while waiting.len() < MOST_TOGETHER
+                    && let Ok(job) = queue.try_recv()
+                {
+                    match job {
+                        Job::Record(record, acknowledge) => waiting.push((record, acknowledge)),
+                        other => {
+                            next = Some(other);
+                            break;
+                        }
+                    }
                 }
-                shared.records.fetch_sub(1, Ordering::Relaxed);
+                let records: Vec<&Record> = waiting.iter().map(|(record, _)| record).collect();
+                let is_written = records.len() > 1 && journal.append_together(&records);
+                for record in records.into_iter().filter(|_| !is_written) {
+                    if let Err(error) = journal.append(record) {
+                        tracing::error!(%error, ?record, "a record is not in the journal");
+                    }
+                }
+                shared.records.fetch_sub(waiting.len(), Ordering::Relaxed);
                 // Waiting for the caller is not waiting for the disk.
                 shared.busy_since.store(0, Ordering::Relaxed);
-                if let Some(acknowledge) = acknowledge {
+                for acknowledge in waiting.into_iter().filter_map(|(_, then)| then) {
                     acknowledge();
                 }
             }

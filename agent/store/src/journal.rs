@@ -211,13 +211,38 @@ impl<D: Disk> Journal<D> {
             let _ = self.carry_over();
         }
         self.write(&line)?;
+        self.note(record);
+        Ok(())
+    }
+
+    fn note(&mut self, record: &Record) {
         if let Some(unreported) = &mut self.unreported {
             unreported.note(record);
         }
         if let Some(counts) = &mut self.counts {
             counts.note(record);
         }
-        Ok(())
+    }
+
+    /// Writes several records and waits once until all of them are on disk. False where nothing was written, because they do
+    /// not fit into the present file or the disk refuses: each can be [appended](Self::append) then.
+    pub fn append_together(&mut self, records: &[&Record]) -> bool {
+        let mut lines = Vec::new();
+        for record in records {
+            let Ok(line) = self.line(record) else {
+                return false;
+            };
+            lines.extend(line);
+        }
+        let has_room = self.find_removed().is_ok()
+            && self.file.is_some()
+            && self.to_carry.is_empty()
+            && self.bytes + lines.len() as u64 <= self.limit;
+        if !has_room || self.write(&lines).is_err() {
+            return false;
+        }
+        records.iter().for_each(|record| self.note(record));
+        true
     }
 
     /// What limits and recreations have counted before, as the files have it. From now on that is carried over whenever

@@ -16,9 +16,9 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Syncs wait until the gate is open.
+/// Syncs wait until the gate is open, and are counted.
 #[derive(Clone, Debug, Default)]
-struct Gated(Arc<(Mutex<bool>, Condvar)>);
+struct Gated(Arc<(Mutex<bool>, Condvar)>, Arc<AtomicUsize>);
 
 impl Gated {
     fn is_open(&self) -> MutexGuard<'_, bool> {
@@ -43,6 +43,7 @@ impl Disk for Gated {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
+        self.1.fetch_add(1, Ordering::Relaxed);
         drop(self.0.1.wait_while(self.is_open(), |open| !*open).unwrap());
         System.sync(file)
     }
@@ -94,6 +95,29 @@ fn holds(condition: impl Fn() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(1));
     }
     true
+}
+
+// R42
+#[test]
+fn what_waits_for_a_slow_disk_has_one_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, thread) = start(dir.path());
+    let queue = thread.queue();
+    let acknowledged = Arc::<AtomicUsize>::default();
+    for n in 0..10 {
+        let acknowledged = Arc::clone(&acknowledged);
+        let then = move || {
+            acknowledged.fetch_add(1, Ordering::Relaxed);
+        };
+        queue.append_then(eviction(n), then).unwrap();
+    }
+    assert!(holds(|| disk.1.load(Ordering::Relaxed) == 1));
+    disk.open_gate();
+    assert!(holds(|| acknowledged.load(Ordering::Relaxed) == 10));
+    // The first one alone, perhaps, and the others.
+    assert!(disk.1.load(Ordering::Relaxed) <= 2);
+    let (records, _) = read(dir.path()).unwrap();
+    assert_eq!(records, (0..10).map(eviction).collect::<Vec<_>>());
 }
 
 // R42
