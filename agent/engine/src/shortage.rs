@@ -81,6 +81,17 @@ pub struct Shortage {
 }
 
 impl Shortage {
+    /// Counts bytes of the CPUs' lists of free pages that were not read with the rest. They are available too where it was the
+    /// guard that found less than the kubelet's count.
+    pub fn count_pcp_free(&mut self, bytes: u64) {
+        let above_guard = self.threshold.saturating_sub(self.guard_amount);
+        let by_guard = self.headroom.total().saturating_add(above_guard);
+        self.headroom.immediate = self.headroom.immediate.saturating_add(bytes);
+        if self.guard_amount > 0 && self.available >= by_guard {
+            self.available = self.available.saturating_add(bytes);
+        }
+    }
+
     /// Amount that must be available for the threshold not to be met; `resolves`: the minimum reclaim counts.
     pub(crate) fn needed(&self, resolves: bool) -> u64 {
         match resolves {
@@ -191,5 +202,32 @@ impl LimitedGrowth {
             growth: self.growth.saturating_add(other.growth),
             left: self.left.saturating_add(other.left),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_pages_of_the_cpus_are_available_where_the_guard_finds_less() {
+        let counted = |available| {
+            let mut seen = Shortage {
+                available,
+                threshold: 1262,
+                guard_amount: 100,
+                headroom: Headroom {
+                    immediate: 90,
+                    ..Headroom::default()
+                },
+                ..Shortage::default()
+            };
+            assert!(seen.is_met(false));
+            seen.count_pcp_free(207);
+            (seen.headroom.immediate, seen.available)
+        };
+        assert_eq!(counted(90 + 1262 - 100), (297, 1252 + 207));
+        // The kubelet's count does not know them.
+        assert_eq!(counted(1200), (297, 1200));
     }
 }

@@ -178,6 +178,16 @@ impl Node {
         between(rng, 0.5, 3.0) * 1024.0 * MIB * (self.cpus.min(4) as f64)
     }
 
+    /// The fastest growth of the machine, in bytes per second.
+    fn bound(&self) -> u64 {
+        self.cpus * (4 << 30)
+    }
+
+    /// Nanoseconds that a growth by so many bytes takes at least.
+    fn least_time(&self, bytes: f64) -> u64 {
+        seconds(bytes / self.bound() as f64)
+    }
+
     fn overshoot(&self, rng: &mut Rng) -> f64 {
         between(rng, 0.05, 0.9) * self.threshold
     }
@@ -234,7 +244,7 @@ impl Node {
 
     fn stepwise(&self, rng: &mut Rng) -> Shape {
         let (step, pause) = (self.overshoot(rng) * 0.5, time(rng, 100 * MS, 6 * SECOND));
-        let rise = time(rng, 2 * MS, 50 * MS);
+        let rise = time(rng, 2 * MS, 50 * MS).max(self.least_time(step));
         let (mut points, mut at, mut amount) = (vec![(self.begin, 0.0)], self.begin, 0.0);
         for _ in 0..rng.u32(3..40) {
             at += rise;
@@ -263,6 +273,7 @@ impl Node {
     fn sawtooth(&self, rng: &mut Rng) -> (Line, f64) {
         let size = between(rng, 0.05, 1.5) * self.threshold;
         let (up, down) = (time(rng, 50 * MS, 5 * SECOND), time(rng, 10 * MS, SECOND));
+        let up = up.max(self.least_time(size));
         let rest = time(rng, 1, 3 * SECOND);
         let (mut points, mut at) = (vec![(self.begin, 0.0)], self.begin);
         for _ in 0..rng.u32(3..10) {
@@ -549,7 +560,7 @@ pub fn draw(seed: u64) -> Incident {
         capacity: (node.capacity + uncounted.at(0)) as u64,
         scope: node.scope,
         has_program: chance(rng, 70),
-        fastest: node.cpus * (4 << 30),
+        fastest: node.bound(),
         marks: marks(&limits, &pods, [&outside, &uncounted]),
         limits,
         pods,

@@ -380,7 +380,8 @@ impl Evictd {
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
             if world.incident.scope == ScopeKind::Machine {
-                pace_inputs.shortage.headroom.immediate += world.kept() - seen.pcp_free;
+                let uncounted = world.kept() - seen.pcp_free;
+                pace_inputs.shortage.count_pcp_free(uncounted);
             }
             pace_inputs.shortage.limited_growth = self.limited_growth(world);
             decision = pace_inputs.decide();

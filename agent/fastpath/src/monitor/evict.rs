@@ -121,8 +121,8 @@ impl MemoryMonitor {
         if decision.is_urgent() {
             // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own
             // end.
-            let headroom = &mut pace_inputs.shortage.headroom.immediate;
-            *headroom = headroom.saturating_add(watched.scope.uncounted_pcp_free());
+            let uncounted = watched.scope.uncounted_pcp_free();
+            pace_inputs.shortage.count_pcp_free(uncounted);
             pace_inputs.shortage.limited_growth =
                 self.pods.limited_growth(watched, &self.in_flight);
             decision = pace_inputs.decide();
