@@ -509,7 +509,8 @@ impl PaceInputs {
             // A death has ended it, also one that the OOM killer has caused.
             return None;
         }
-        let noise = seen.noise(pace.is_met());
+        let is_met = self.is_met();
+        let noise = seen.noise(is_met);
         let (end, grown) = pace
             .growth
             .exhausts(seen.usable(), noise, |seen| self.profile.lasts(seen))?;
@@ -518,14 +519,19 @@ impl PaceInputs {
             (true, false) => SLOW_RETURN_NS,
             (false, _) => URGENT_WITHIN_NS,
         };
-        let is_urgent = end < within && seen.is_close(pace.is_met()) && !pace.ends_at_limits(seen);
+        let is_urgent = end < within && seen.is_close(is_met) && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
     }
 
     /// Whether an urgent decision takes no pod but those that grow: the kubelet asks for none, and what is missing the
     /// kernel has once it is written.
     pub(crate) fn is_for_growers(&self) -> bool {
-        self.shortage.is_close_by_unwritten(self.pace.is_met())
+        self.shortage.is_close_by_unwritten(self.is_met())
+    }
+
+    /// Whether the kubelet finds the threshold met, with all that was read since the look.
+    fn is_met(&self) -> bool {
+        self.shortage.is_met(self.pace.is_resolving(self.now))
     }
 }
 

@@ -117,13 +117,15 @@ impl Shortage {
     /// is left once the page cache is written is the threshold, twice the guard's amount and [`AWAITED`]: on the active list
     /// that page cache meets the threshold by itself.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
-        let least = match is_met {
-            true => self.threshold,
-            false => self.guard_amount,
+        let (least, swap) = match is_met {
+            true => (self.threshold, 0),
+            // The machine, where nothing is to be written first: the OOM killer does not come before swap is used up.
+            false if self.unwritten == 0 => (self.guard_amount, self.usable().swap),
+            false => (self.guard_amount, 0),
         };
         let enough = (2 * self.guard_amount).max(AWAITED).max(least);
         let is_awaited = self.awaits_writeback && self.written() >= enough;
-        self.headroom.immediate < least && !is_awaited
+        self.headroom.immediate.saturating_add(swap) < least && !is_awaited
     }
 
     /// Whether it is close for page cache alone that has to be written first: the kubelet finds enough, and so does the

@@ -31,7 +31,7 @@ use crate::{
         pod_readings::PodReadings,
         triggers::{TriggerEvents, TriggerReader},
     },
-    scope::{SampleContext, ScopeTriggers, WatchedScope},
+    scope::{DyingAround, SampleContext, ScopeTriggers, WatchedScope},
     spin::Wait,
 };
 
@@ -313,13 +313,13 @@ impl MemoryMonitor {
             return Ok(());
         };
         let was_pressed = watched.pressed;
-        let mut dying_before = self.sample_scope(index, woken, triggers)?;
+        let mut dying = self.sample_scope(index, woken, triggers)?;
         let mut now = monotonic_ns();
         if now.saturating_sub(*noted) > LATE_NS {
             // What was read is as old.
             self.note_standstill(*noted, now);
             *noted = now;
-            dying_before = self.sample_scope(index, now, triggers)?;
+            dying = self.sample_scope(index, now, triggers)?;
             now = monotonic_ns();
         }
         let Some(watched) = self.scopes.get(index) else {
@@ -334,7 +334,7 @@ impl MemoryMonitor {
         }
         self.report_met_in_force(index);
         self.take_kernel_kills(now);
-        let idle = self.resolve_pressure(index, now, dying_before);
+        let idle = self.resolve_pressure(index, now, dying);
         let Some(watched) = self.scopes.get_mut(index) else {
             return Ok(());
         };
@@ -349,17 +349,17 @@ impl MemoryMonitor {
         Ok(())
     }
 
-    /// Reads a scope's memory. Returns the bytes that its victims held before.
+    /// Reads a scope's memory, and what its victims held before and after it.
     fn sample_scope(
         &mut self,
         index: usize,
         woken: u64,
         triggers: &ScopeTriggers,
-    ) -> io::Result<u64> {
+    ) -> io::Result<DyingAround> {
         let Some(watched) = self.scopes.get_mut(index) else {
-            return Ok(0);
+            return Ok(DyingAround::default());
         };
-        let dying_before = self.in_flight.memory(&watched.scope, woken).dying;
+        let before = self.in_flight.memory(&watched.scope, woken).dying;
         let (hook, table) = (self.triggers.set.hook(), &mut self.pods.table);
         watched
             .scope
@@ -367,13 +367,14 @@ impl MemoryMonitor {
         watched.scope.protect(self.control.protected());
         let cycle = SampleContext {
             woken,
-            dying: dying_before,
+            dying: before,
             triggers,
             hook,
             fastest_growth: self.fastest_growth,
         };
         watched.sample(&cycle, || table.flush_statistics())?;
-        Ok(dying_before)
+        let after = self.in_flight.memory(&watched.scope, woken).dying;
+        Ok(DyingAround { before, after })
     }
 
     /// Sends once that a scope cannot be read; the other scopes go on.

@@ -66,6 +66,13 @@ pub(super) struct ScopeTriggers {
     pub approached: bool,
 }
 
+/// Bytes that a scope's victims held before it was read, and right after.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DyingAround {
+    pub before: u64,
+    pub after: u64,
+}
+
 /// Inputs of [`WatchedScope::sample`] in one cycle.
 #[derive(Clone, Copy)]
 pub(super) struct SampleContext<'a> {
@@ -219,18 +226,17 @@ impl WatchedScope {
         self.flush.was_flushed(now);
     }
 
-    /// What is short, for the pace. `shadow` bytes count as given back already; victims hold `dying` bytes, and held
-    /// `dying_before` when the look began.
-    pub fn shortage(&self, shadow: u64, dying: u64, dying_before: u64) -> Shortage {
+    /// What is short, for the pace. `shadow` bytes count as given back already; victims hold `dying` bytes now.
+    pub fn shortage(&self, shadow: u64, dying: u64, around: DyingAround) -> Shortage {
         let seen = self.sample.shortage;
         let used = seen.used.saturating_sub(shadow);
         // Given back since: it is in the sample no more than in what the victims still hold.
-        let given = dying_before.saturating_sub(dying);
+        let given = around.after.saturating_sub(dying);
         Shortage {
             available: seen.available.saturating_add(given),
             used,
             dying: dying.min(used),
-            skew: dying.abs_diff(dying_before),
+            skew: dying.abs_diff(around.before),
             headroom: Headroom {
                 immediate: seen
                     .headroom

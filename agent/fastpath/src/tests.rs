@@ -36,7 +36,7 @@ use crate::{
     control::KILLS,
     in_flight::{Eviction, KEPT_FOR_OWN, Victim},
     monitor::MemoryMonitor,
-    scope::{SampleContext, ScopeTriggers},
+    scope::{DyingAround, SampleContext, ScopeTriggers},
     spin::Wait,
 };
 
@@ -269,7 +269,9 @@ fn what_a_victim_still_holds_is_no_page_cache() {
                 fastest_growth: 1 << 30,
             };
             scope.sample(&cycle, || {}).unwrap();
-            scope.shortage(0, dying, dying).used / MIB
+            let (before, after) = (dying, dying);
+            let around = DyingAround { before, after };
+            scope.shortage(0, dying, around).used / MIB
         };
         sample(0);
         cgroup.uses(480 * MIB, 480 * MIB);
@@ -404,7 +406,12 @@ fn kills_by_the_manager_wait_until_there_is_room() {
 fn what_victims_give_back_within_a_look_is_available() {
     let dir = tempfile::tempdir().unwrap();
     let watch = Cgroup(dir.path()).watch();
-    let at = |dying| watch.scopes[0].shortage(0, dying, 400 * MIB);
+    // What they gave back before is in the sample.
+    let around = DyingAround {
+        before: 500 * MIB,
+        after: 400 * MIB,
+    };
+    let at = |dying| watch.scopes[0].shortage(0, dying, around);
     let (all_held, given) = (at(400 * MIB), at(100 * MIB));
     assert_eq!(given.available - all_held.available, 300 * MIB);
     let immediate = |seen: &Shortage| seen.headroom.immediate;

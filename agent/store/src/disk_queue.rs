@@ -6,6 +6,7 @@
 //! counted and logged.
 
 use std::{
+    collections::VecDeque,
     fmt,
     path::PathBuf,
     sync::{
@@ -278,31 +279,30 @@ fn run<D: Disk>(mut journal: Journal<D>, queue: &Receiver<Job>, shared: &Shared)
         shared.busy_since.store(monotonic_ns(), Ordering::Relaxed);
         match job {
             Job::Record(record, acknowledge) => {
-                let mut waiting = vec![(record, acknowledge)];
+                let mut waiting = VecDeque::from([(record, acknowledge)]);
                 // A slow disk takes seconds for each sync.
                 while waiting.len() < MOST_TOGETHER
                     && let Ok(job) = queue.try_recv()
                 {
                     match job {
-                        Job::Record(record, acknowledge) => waiting.push((record, acknowledge)),
+                        Job::Record(record, acknowledge) => {
+                            waiting.push_back((record, acknowledge))
+                        }
                         other => {
                             next = Some(other);
                             break;
                         }
                     }
                 }
-                let records: Vec<&Record> = waiting.iter().map(|(record, _)| record).collect();
-                let is_written = records.len() > 1 && journal.append_together(&records);
-                for record in records.into_iter().filter(|_| !is_written) {
-                    if let Err(error) = journal.append(record) {
-                        tracing::error!(%error, ?record, "a record is not in the journal");
+                while !waiting.is_empty() {
+                    shared.busy_since.store(monotonic_ns(), Ordering::Relaxed);
+                    let done = append_some(&mut journal, &waiting);
+                    shared.records.fetch_sub(done, Ordering::Relaxed);
+                    // Waiting for the caller is not waiting for the disk.
+                    shared.busy_since.store(0, Ordering::Relaxed);
+                    for acknowledge in waiting.drain(..done).filter_map(|(_, then)| then) {
+                        acknowledge();
                     }
-                }
-                shared.records.fetch_sub(waiting.len(), Ordering::Relaxed);
-                // Waiting for the caller is not waiting for the disk.
-                shared.busy_since.store(0, Ordering::Relaxed);
-                for acknowledge in waiting.into_iter().filter_map(|(_, then)| then) {
-                    acknowledge();
                 }
             }
             Job::File(write) => {
@@ -314,6 +314,23 @@ fn run<D: Disk>(mut journal: Journal<D>, queue: &Receiver<Job>, shared: &Shared)
         }
         shared.busy_since.store(0, Ordering::Relaxed);
     }
+}
+
+/// Writes all that waits together, or the first one alone, after which the others may fit; how many they were.
+fn append_some<D: Disk>(
+    journal: &mut Journal<D>,
+    waiting: &VecDeque<(Record, Option<Acknowledge>)>,
+) -> usize {
+    let records: Vec<&Record> = waiting.iter().map(|(record, _)| record).collect();
+    if records.len() > 1 && journal.append_together(&records) {
+        return records.len();
+    }
+    if let Some(record) = records.first()
+        && let Err(error) = journal.append(record)
+    {
+        tracing::error!(%error, ?record, "a record is not in the journal");
+    }
+    1
 }
 
 /// Takes one of so many places, if one is free.

@@ -22,7 +22,7 @@ use crate::{
     BlockedBy, EvictionReport, FastPathEvent,
     in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
-    scope::{Crossing, WatchedScope},
+    scope::{Crossing, DyingAround, WatchedScope},
 };
 
 /// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
@@ -102,13 +102,13 @@ impl Kill {
 
 impl MemoryMonitor {
     /// Decides for one scope and evicts what is due. Returns whether no victim is terminating, so that the scope may
-    /// wait for its recovery trigger. Victims held `dying_before` bytes when the look at the scope began.
-    pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
+    /// wait for its recovery trigger. `dying` is what victims held around the reading of the scope.
+    pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying: DyingAround) -> bool {
         let Some(watched) = self.scopes.get_mut(index) else {
             return true;
         };
         let memory = self.in_flight.memory(&watched.scope, now);
-        let seen = watched.shortage(memory.shadow, memory.dying, dying_before);
+        let seen = watched.shortage(memory.shadow, memory.dying, dying);
         watched.pace.observe(now, &seen);
         let mut pace_inputs = PaceInputs {
             now,
@@ -233,7 +233,7 @@ impl MemoryMonitor {
             let pace_inputs = PaceInputs {
                 now: kill.time,
                 pace: watched.pace,
-                shortage: watched.shortage(0, 0, 0),
+                shortage: watched.shortage(0, 0, DyingAround::default()),
                 pending: Pending::default(),
                 profile: PaceProfile::of(watched.scope.signal(), true),
             };

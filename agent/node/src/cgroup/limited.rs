@@ -64,6 +64,11 @@ impl LimitedCgroups {
         let before = before.map_or(&[][..], |before| &before.list);
         let open = |cgroup: &FollowedCgroup| {
             let same = before.iter().find(|open| open.memory.id() == cgroup.id);
+            if let Some((same, limit)) =
+                same.and_then(|same| Some((same, read_limit(&same.limit)?)))
+            {
+                same.note_limit(limit, monotonic_ns());
+            }
             let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
             same.cloned().or_else(open)
         };
@@ -142,7 +147,7 @@ impl LimitedCgroups {
     }
 }
 
-/// A limit that was raised so many nanoseconds ago, the kubelet's monitoring interval, ends a growth again.
+/// A limit that was found raised so many nanoseconds ago, the kubelet's monitoring interval, ends a growth again.
 const SETTLED_NS: u64 = MONITORING_INTERVAL_NS;
 /// Charges that must not fail (`__GFP_NOFAIL`, `__GFP_HIGH`, `PF_MEMALLOC`) go past a limit by pages, and by no more than
 /// this part of it.
@@ -167,15 +172,20 @@ impl LimitedCgroup {
         })
     }
 
+    /// Takes note of the limit as it is at a time, in nanoseconds of CLOCK_MONOTONIC.
+    fn note_limit(&self, limit: u64, now: u64) {
+        if self.last.swap(limit, Ordering::Relaxed) < limit {
+            self.raised.store(now, Ordering::Relaxed);
+        }
+    }
+
     /// Limit and memory; `None` where it is past its limit, or where that was raised lately: a pod that may write its own
     /// cgroups could raise it ahead of its growth.
     fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let most = limit.saturating_add(limit / FORCED_PART);
         let now = monotonic_ns();
-        if self.last.swap(limit, Ordering::Relaxed) < limit {
-            self.raised.store(now, Ordering::Relaxed);
-        }
+        self.note_limit(limit, now);
         let raised = self.raised.load(Ordering::Relaxed);
         let is_settled = raised == 0 || now.saturating_sub(raised) >= SETTLED_NS;
         (is_settled && reading.usage <= most).then_some((limit, reading))

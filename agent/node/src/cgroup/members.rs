@@ -71,7 +71,8 @@ impl KillResult {
     }
 }
 
-/// Sends a signal once to every process that a list names, or to the first `most` of them, whatever is refused meanwhile. Those that begin while this runs may be missed. A cgroup that is gone is an empty one.
+/// Sends a signal once to every process that a list names, or to the first `most` of them, whatever is refused
+/// meanwhile. Those that begin while this runs may be missed. A cgroup that is gone is an empty one.
 pub fn signal_members(signal: Signal, most: u32, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
