@@ -131,8 +131,11 @@ impl Terminating {
             late = late.min(STUCK_NS - self.delayed);
             self.delayed += late;
         }
-        let times = [&mut self.known_since, &mut self.progress];
-        for since in times.into_iter().chain([&mut self.unmounts_since]) {
+        for since in [
+            &mut self.known_since,
+            &mut self.progress,
+            &mut self.unmounts_since,
+        ] {
             leave_out(since, late, now);
         }
     }

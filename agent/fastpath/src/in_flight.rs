@@ -421,20 +421,32 @@ mod tests {
         );
     }
 
+    /// Files of a cgroup that uses nothing, with a process in its list that is dead and stays there.
+    fn of_an_undying_process() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        for (name, text) in [
+            ("memory.current", "0".to_owned()),
+            ("memory.stat", String::new()),
+            ("cgroup.procs", format!("{}\n", dead.id())),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn opened(dir: &tempfile::TempDir) -> Arc<PodEntry> {
+        let entry = PodEntry::open(Pod::default(), dir.path(), Mode::Evictd);
+        Arc::new(entry.unwrap())
+    }
+
     // R43
     #[test]
     fn a_stuck_victim_gives_way_where_there_is_no_room() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [("memory.current", "0"), ("memory.stat", "")] {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
-        // A process that is dead stays in this list.
-        let mut dead = std::process::Command::new("true").spawn().unwrap();
-        dead.wait().unwrap();
-        fs::write(dir.path().join("cgroup.procs"), format!("{}\n", dead.id())).unwrap();
-        let pod = || Arc::new(PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap());
+        let dir = of_an_undying_process();
         let stuck = |_| RestoredVictim {
-            pod: pod(),
+            pod: opened(&dir),
             signalled: 1,
             signal: Some(Signal::MemoryAvailable),
             is_stuck: true,
@@ -457,18 +469,11 @@ mod tests {
 
     #[test]
     fn a_stuck_victim_of_others_gives_way_to_their_next() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [("memory.current", "0"), ("memory.stat", "")] {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
-        let mut dead = std::process::Command::new("true").spawn().unwrap();
-        dead.wait().unwrap();
-        fs::write(dir.path().join("cgroup.procs"), format!("{}\n", dead.id())).unwrap();
+        let dir = of_an_undying_process();
         let mut in_flight = InFlight::new(&[], |_| None, 2);
         while in_flight.has_room_for_others() {
-            let pod = PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
             in_flight.push(Victim::by_other(OtherKill {
-                pod: Arc::new(pod),
+                pod: opened(&dir),
                 signalled: 1,
                 by: KilledBy::Manager,
                 is_for_pressure: false,

@@ -29,7 +29,7 @@ const UPSTREAM_PARANOID: i32 = 2;
 pub fn probe() -> io::Result<()> {
     let attributes = Attributes {
         kind: SOFTWARE,
-        size: 64,
+        size: size_of::<Attributes>() as u32,
         config: BPF_OUTPUT,
         rest: [0; 6],
     };

@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use super::{objects::Collection, state::Seen};
+use super::{objects::Collection, rbac::Asked, state::Seen};
 
 pub fn answer(code: u16, body: &Value) -> Response<Body> {
     json_of(code, Body::from(body.to_string()))
@@ -98,13 +98,10 @@ pub fn terminating() -> Response<Body> {
 
 /// A right that is missing, in the words of k8s.io/apiserver (`ForbiddenStatusError`).
 pub fn no_right(seen: &Seen) -> Response<Body> {
-    let parts: Vec<&str> = seen.path.split('/').skip(1).collect();
-    let (resource, name) = match parts.as_slice() {
-        ["api", "v1", "namespaces", _, resource, name, sub] => (format!("{resource}/{sub}"), *name),
-        ["api", "v1", "namespaces", _, resource, name] => ((*resource).to_owned(), *name),
-        [.., resource] => ((*resource).to_owned(), ""),
-        [] => (String::new(), ""),
-    };
+    let asked = Asked::of(&seen.path);
+    let (resource, name) = asked.map_or_else(Default::default, |asked| {
+        (asked.resource, asked.name.unwrap_or_default())
+    });
     let verb = match seen.method.as_str() {
         "POST" => "create".to_owned(),
         method => method.to_lowercase(),

@@ -69,6 +69,16 @@ fn maps(state: &mut State) {
     state.put_config_map(SPACE, EVICTIONS, json!({}));
 }
 
+/// A server on which these nodes have told of evictions.
+fn with_entries(entries: Value) -> Following {
+    let start = |server: &mut ApiServer| {
+        let mut state = server.state();
+        maps(&mut state);
+        state.put_config_map(SPACE, EVICTIONS, entries);
+    };
+    Following::new(start).unwrap()
+}
+
 fn entries(state: &State) -> Vec<String> {
     let map = state.config_map(SPACE, EVICTIONS);
     let data = map["data"].as_object().cloned().unwrap_or_default();
@@ -132,13 +142,7 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
 /// When there are enough entries no other one is needed; nothing watches them.
 #[test]
 fn enough_entries_take_no_more_writes() {
-    let f = Following::new(|server| {
-        let mut state = server.state();
-        maps(&mut state);
-        let data = json!({"a": ago(1), "b": ago(2), "c": ago(3)});
-        state.put_config_map(SPACE, EVICTIONS, data);
-    })
-    .unwrap();
+    let f = with_entries(json!({"a": ago(1), "b": ago(2), "c": ago(3)}));
     let nodes: Vec<Node> = (0..5).map(|i| Node::new(&f, &format!("n{i}"))).collect();
     nodes.iter().for_each(Node::evicts);
     assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
@@ -154,13 +158,7 @@ fn enough_entries_take_no_more_writes() {
 #[test]
 fn a_restart_pulls_no_brake_that_was_released() {
     let before = i64::try_from(monotonic_ns()).unwrap() - 60_000_000_000;
-    let f = Following::new(|server| {
-        let mut state = server.state();
-        maps(&mut state);
-        let data = json!({"n0": ago(1), "a": ago(1), "b": ago(2), "c": ago(3)});
-        state.put_config_map(SPACE, EVICTIONS, data);
-    })
-    .unwrap();
+    let f = with_entries(json!({"n0": ago(1), "a": ago(1), "b": ago(2), "c": ago(3)}));
     // The second one found enough entries when it had evicted.
     let nodes = ["n0", "n1"].map(|name| Node::new(&f, name));
     let restored = |n: &Node| n.limiter.note_restored(before);
@@ -177,13 +175,8 @@ fn a_restart_pulls_no_brake_that_was_released() {
 /// A large incident has left more than are taken: the next one finds room all the same.
 #[test]
 fn old_entries_keep_no_new_one_away() {
-    let f = Following::new(|server| {
-        let mut state = server.state();
-        maps(&mut state);
-        let data = (0..2500).map(|node| (format!("old-{node}"), ago(60)));
-        state.put_config_map(SPACE, EVICTIONS, Value::Object(data.collect()));
-    })
-    .unwrap();
+    let old = (0..2500).map(|node| (format!("old-{node}"), ago(60)));
+    let f = with_entries(Value::Object(old.collect()));
     Node::new(&f, "n1").evicts();
     let is_reported = |f: &Following| entries(&f.server.state()).contains(&"n1".to_owned());
     assert!(f.wait(is_reported));
@@ -193,13 +186,7 @@ fn old_entries_keep_no_new_one_away() {
 /// By this node's clock all of them are old: it is an hour ahead. Only what others have outlasted goes.
 #[test]
 fn a_wrong_clock_removes_no_entry_that_counts_for_others() {
-    let f = Following::new(|server| {
-        let mut state = server.state();
-        maps(&mut state);
-        let data = json!({"a": ago(60), "b": ago(61), "gone": ago(75)});
-        state.put_config_map(SPACE, EVICTIONS, data);
-    })
-    .unwrap();
+    let f = with_entries(json!({"a": ago(60), "b": ago(61), "gone": ago(75)}));
     Node::new(&f, "n1").evicts();
     assert!(f.wait(|f| entries(&f.server.state()).contains(&"n1".to_owned())));
     assert_eq!(entries(&f.server.state()), ["a", "b", "n1"]);

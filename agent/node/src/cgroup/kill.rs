@@ -185,7 +185,8 @@ impl CgroupKiller {
             .map_or(Ok(()), |pod| pod.for_each_in_tree(each))
     }
 
-    /// Sends a signal once to the processes in the cgroups that are open, [`MOST_AT_ONCE`](super::members::MOST_AT_ONCE) in each. Does not allocate.
+    /// Sends a signal once to the processes in the cgroups that are open, so many in each as [`OpenCgroup::signal`] does at
+    /// once. Does not allocate.
     fn signal(&self, signal: Signal) -> KillResult {
         let mut result = KillResult::EMPTY;
         for cgroup in &self.cgroups {
