@@ -128,6 +128,16 @@ impl SignalSources {
         self.disks.as_ref().map(|d| d.layout).unwrap_or_default()
     }
 
+    /// Looks at memory once more, by statistics that were flushed since.
+    pub fn sample_memory(&self, seen: &mut Observations, now: i64) {
+        let again = observe_memory(&self.memory, self.pods_memory.as_ref(), now);
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            if let Some(observation) = again.get(signal) {
+                seen.set(signal, observation);
+            }
+        }
+    }
+
     /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold without an
     /// observation is not met.
     pub fn sample(&mut self, now: i64) -> Observations {

@@ -148,12 +148,17 @@ impl UsageCollector {
             .for_each(|usage| usage.processes = None);
     }
 
-    /// Reads once more what a pod that was just killed holds until it is reaped. What has ended already may be counted
-    /// nowhere: then what was read before is all that is known of it. Its files are those of the last walk.
+    /// Reads once more what a pod that was just killed holds until it is reaped, and what its volumes hold in memory. What
+    /// has ended already may be counted nowhere: then what was read before is all that is known of it. Its files are those
+    /// of the last walk.
     pub fn measure_victim(&mut self, entry: &PodEntry, sources: &SignalSources) {
         if let Some(usage) = self.usages.get_mut(&entry.pod.uid) {
             let processes = processes(entry, self.mode, sources);
             usage.processes = usage.processes.max(processes);
+            let before = usage.memory_working_set;
+            entry.flush_statistics();
+            measure_memory(entry, usage);
+            usage.memory_working_set = usage.memory_working_set.max(before);
         }
     }
 }
@@ -161,11 +166,13 @@ impl UsageCollector {
 /// Measures the memory of a pod. Of one without processes only what it shares counts, which is tmpfs of its volumes:
 /// the kernel can take all else.
 fn measure_memory(entry: &PodEntry, usage: &mut PodUsage) {
-    let working_set = |reading: MemoryReading| match entry.killer.is_empty() {
-        true => reading.shmem.min(reading.working_set()),
-        false => reading.working_set(),
+    let reading = entry.memory.read().ok();
+    let shared = |reading: MemoryReading| reading.shmem.min(reading.working_set());
+    usage.memory_shared = reading.map_or(0, shared);
+    usage.memory_working_set = match entry.killer.is_empty() {
+        true => reading.map(shared),
+        false => reading.map(|reading| reading.working_set()),
     };
-    usage.memory_working_set = entry.memory.read().map(working_set).ok();
     // Only the pod as a whole is measured: where one container runs in it, that is the container.
     if let Some(only) = entry.pod.only_container() {
         let working_set = usage.memory_working_set;

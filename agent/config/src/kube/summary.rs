@@ -162,9 +162,10 @@ impl From<PodStats> for PodUsage {
     fn from(pod: PodStats) -> Self {
         Self {
             memory_working_set: pod.memory.and_then(|memory| memory.working_set_bytes),
+            // The summary does not say, nor when files were walked.
+            memory_shared: 0,
             processes: pod.process_stats.process_count,
             ephemeral_storage: pod.ephemeral_storage.and_then(|fs| fs.used_bytes),
-            // The summary does not say.
             walk_began: None,
             counts_inodes: false,
             containers: pod

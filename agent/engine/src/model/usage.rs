@@ -8,6 +8,8 @@ use super::signal::Resource;
 pub struct PodUsage {
     /// The working set of the pod's cgroup, in bytes.
     pub memory_working_set: Option<u64>,
+    /// The part of it that outlives the processes, in bytes: tmpfs of memory-backed volumes, shared memory.
+    pub memory_shared: u64,
     /// Number of processes that run in the pod.
     pub processes: Option<u64>,
     /// Bytes of local disk that the pod uses in all; `None` as long as its files were not walked, or not all of them

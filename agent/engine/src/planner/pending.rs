@@ -29,6 +29,8 @@ const UNTIL_AWAITED_NANOS: i64 = 10 * SECOND;
 const FILES_STAY_NANOS: i64 = 300 * SECOND;
 /// What one pod was thought to use may have been wrong.
 const STAYED: u32 = 2;
+/// Less shared memory than this, in bytes, is not waited for.
+const SHARED_LEAST: u64 = 1 << 20;
 /// So much of a victim's files has to come within [`DEADLINE_NANOS`] to be waited for.
 const PROGRESS_PART: u64 = 256;
 /// Files of a victim have stayed where no more than this part of them has come at any look; the rest others may have
@@ -84,6 +86,8 @@ struct Expected {
     signal: Signal,
     /// Amount that the victim used when it was chosen, in the signal's unit; 0 once nothing more is expected.
     usage: u64,
+    /// Memory of it that outlives the processes, until the kubelet removes the pod's volumes; 0 of everything else.
+    shared: u64,
     /// Amount that was available when the victim was chosen, with what others have given since, in the signal's unit.
     available: i64,
     /// Part of `usage` that has come, as of the last look, and the part at the last progress.
@@ -161,7 +165,7 @@ impl PendingVictims {
         self.remember_seen(now, node, settings, uid);
         if let Some(victim) = self.victims.get_mut(uid) {
             let expected = &mut victim.expected;
-            expected.retain(|e| e.signal.resource().is_of_files());
+            expected.retain(|e| e.signal.resource().is_of_files() || e.shared > 0);
         }
     }
 
@@ -211,7 +215,7 @@ impl PendingVictims {
         let expected = freed.into_iter().map(|(signal, freed)| Expected {
             // What came before the start is not known.
             risen: u64::MAX,
-            ..self.expected_of(&restored.uid, signal, freed)
+            ..self.expected_of(&restored.uid, signal, freed, 0)
         });
         let is_fastpath_signal = |signal| settings.fastpath_signals.contains(&signal);
         let victim = PendingVictim {
@@ -258,7 +262,7 @@ impl PendingVictims {
         for victim in self.victims.values_mut() {
             // As long as a pod is not deleted, no kubelet is told to remove its files: it has all of its time after that.
             let is_deleted = now.saturating_sub(victim.files_since) > UNTIL_AWAITED_NANOS;
-            let is_awaited = node.bounds.awaits_removals && victim.awaits_files();
+            let is_awaited = node.bounds.awaits_removals && victim.awaits_removal();
             if victim.is_dead && is_awaited && !is_deleted {
                 victim.files_since = now;
             }
@@ -326,17 +330,20 @@ impl PendingVictims {
     /// back so far: [`Self::note_come`] counts that for them.
     fn expected(&self, node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
         let freed = settings.freed_of_all_signals(node, uid);
+        let shared = node.usages.get(uid).map_or(0, |usage| usage.memory_shared);
         freed
-            .map(|(signal, freed)| self.expected_of(uid, signal, freed))
+            .map(|(signal, freed)| self.expected_of(uid, signal, freed, shared))
             .collect()
     }
 
     /// The same of one signal.
-    fn expected_of(&self, uid: &str, signal: Signal, freed: SignalUse) -> Expected {
+    fn expected_of(&self, uid: &str, signal: Signal, freed: SignalUse, shared: u64) -> Expected {
         let given_by_others = self.given_by_others(uid, signal);
+        let lasts = signal.resource() == Resource::Memory && shared >= SHARED_LEAST;
         Expected {
             signal,
             usage: freed.usage,
+            shared: if lasts { shared.min(freed.usage) } else { 0 },
             available: freed.available.saturating_sub(given_by_others),
             come: 0,
             progress: 0,
@@ -431,7 +438,7 @@ impl PendingVictims {
     /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
     pub(super) fn awaits_cleanup(&self, now: i64, is_hard: bool) -> bool {
         let is_awaited = |victim: &PendingVictim| match victim.is_dead {
-            true => victim.awaits_files(),
+            true => victim.awaits_removal(),
             false => !(victim.is_refused || is_hard && victim.is_requested),
         };
         let mut victims = self.victims.values();
@@ -483,6 +490,15 @@ fn telling(resource: Resource) -> Option<u64> {
 }
 
 impl Expected {
+    /// What has not come yet. Memory of the processes is back with the last of them.
+    fn left(&self) -> u64 {
+        let left = self.usage.saturating_sub(self.come);
+        match self.signal.resource() {
+            Resource::Memory => left.min(self.shared),
+            _ => left,
+        }
+    }
+
     /// Whether enough files have come since the last time to say that the kubelet removes them.
     fn has_progressed(&mut self) -> bool {
         let Some(least) = telling(self.signal.resource()) else {
@@ -541,10 +557,10 @@ impl PendingVictim {
         }
     }
 
-    /// Whether files of it are still to come.
-    fn awaits_files(&self) -> bool {
+    /// Whether the kubelet still has to remove files of it, or volumes in memory.
+    fn awaits_removal(&self) -> bool {
         let mut expected = self.expected.iter();
-        expected.any(|e| e.signal.resource().is_of_files() && e.come < e.usage)
+        expected.any(|e| e.signal.resource() != Resource::Pids && e.left() > 0)
     }
 
     /// Has processes then still: it is stuck.
@@ -554,7 +570,12 @@ impl PendingVictim {
 
     /// Computes the time until which the victim counts as on its way for a resource.
     fn deadline(&self, resource: Resource) -> i64 {
-        if !resource.is_of_files() {
+        let lasts = match resource {
+            Resource::Memory => self.expected.iter().any(|e| e.shared > 0),
+            Resource::Pids => false,
+            Resource::EphemeralStorage | Resource::Inodes => true,
+        };
+        if !lasts {
             return self.end.saturating_add(DEADLINE_NANOS);
         }
         let since = self.end.max(self.files_since);
@@ -563,11 +584,9 @@ impl PendingVictim {
         since.saturating_add(FILES_DEADLINE_NANOS).max(going_on)
     }
 
-    /// What has not come yet of what a signal watches. Memory is back with the last process.
+    /// What has not come yet of what a signal watches.
     fn left(&self, signal: Signal) -> u64 {
-        let is_to_come =
-            |e: &&Expected| e.signal == signal && signal.resource() != Resource::Memory;
-        let expected = self.expected.iter().find(is_to_come);
-        expected.map_or(0, |e| e.usage.saturating_sub(e.come))
+        let expected = self.expected.iter().find(|e| e.signal == signal);
+        expected.map_or(0, Expected::left)
     }
 }

@@ -690,6 +690,39 @@ fn files_that_come_slowly_are_waited_for() {
     }
 }
 
+/// A pod that was asked to end has ended, and the kubelet has yet to unmount its memory-backed volume.
+// R24
+#[test]
+fn memory_that_a_volume_holds_is_waited_for() {
+    let memory = Signal::MemoryAvailable;
+    for (shared, unmounted, next_at) in [(0, 100, Some(12)), (400, 20, None), (400, 100, Some(33))]
+    {
+        let mut node = Node::new(vec![soft(memory, 1000 * MIB)], false);
+        for (name, own, shared) in [("victim", 301, shared), ("next", 300, 0)] {
+            node.pod(name, [0, 0, 1]);
+            let usage = node.usages.get_mut(name).unwrap();
+            usage.memory_working_set = Some((own + shared) * MIB);
+            usage.memory_shared = shared * MIB;
+        }
+        let mut goes_at = |seconds: std::ops::Range<i64>, available: &dyn Fn(i64) -> u64| {
+            for second in seconds {
+                node.see(memory, signed(available(second) * MIB));
+                let evictions = node.look(second * SECOND).evictions;
+                if let Some(goes) = evictions.first() {
+                    node.pods.retain(|pod| pod.uid != goes.uid);
+                    return Some((second, goes.uid.clone()));
+                }
+            }
+            None
+        };
+        assert_eq!(goes_at(1..10, &|_| 700), Some((2, "victim".into())));
+        // Others take some of what its processes give back.
+        let after = |second| 800 + u64::from(second >= unmounted) * shared;
+        let next = goes_at(3..90, &after).map(|(at, _)| at);
+        assert_eq!(next, next_at, "{shared} MiB until {unmounted} s");
+    }
+}
+
 /// On XFS and ZFS a full disk has no inodes either.
 // R43
 #[test]
