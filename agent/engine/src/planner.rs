@@ -153,6 +153,7 @@ impl Planner {
     /// shortage or of a grace period, and none in which victims had to end.
     pub fn stood_still(&mut self, late: u64, now: i64) {
         self.paces.stood_still(late, unsigned_ns(now));
+        self.choices.stood_still(late, unsigned_ns(now));
         self.pressure.stood_still(signed(late), now);
         self.pending.stood_still(signed(late), now);
     }

@@ -22,7 +22,10 @@ use evictd_node::{
     proc::machine::{fastest_growth, online_cpus},
     trigger::memory::{MAX_SCOPES, TriggerSet},
 };
-use evictd_sys::{clock::monotonic_ns, fs::errno};
+use evictd_sys::{
+    clock::{WorkMark, monotonic_ns},
+    fs::errno,
+};
 
 use crate::{
     FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus,
@@ -237,7 +240,7 @@ impl MemoryMonitor {
     fn cycle(&mut self, woken: u64) {
         self.cycles += 1;
         if self.due > 0 {
-            self.note_standstill(self.due, woken);
+            self.note_standstill(woken.saturating_sub(self.due), woken);
         }
         let TriggerEvents {
             scopes: triggers,
@@ -248,7 +251,7 @@ impl MemoryMonitor {
         if self.calm_since.is_some_and(is_over) {
             self.forget_shadow_victims();
         }
-        let (count, mut noted) = (self.scopes.len(), woken);
+        let (count, mut noted) = (self.scopes.len(), WorkMark::at(woken));
         for index in (0..count).map(|i| (first + i) % count) {
             let triggers = triggers.get(index).copied().unwrap_or_default();
             if let Err(e) = self.check_scope(index, woken, &mut noted, &triggers) {
@@ -257,7 +260,7 @@ impl MemoryMonitor {
         }
         // Victims are observed afterwards: nothing may delay the signal.
         let now = monotonic_ns();
-        self.note_standstill(noted, now);
+        self.note_standstill(noted.idle_until(now), now);
         self.finish_victims(now);
         if self.revoke_kernel_victims() {
             self.published_at = 0;
@@ -278,8 +281,7 @@ impl MemoryMonitor {
 
     /// Between two moments that should have come one after the other the whole machine may have stood still, and the
     /// victims with it.
-    fn note_standstill(&mut self, since: u64, now: u64) {
-        let late = now.saturating_sub(since);
+    fn note_standstill(&mut self, late: u64, now: u64) {
         if late > LATE_NS {
             self.in_flight.stood_still(late, now);
         }
@@ -306,7 +308,7 @@ impl MemoryMonitor {
         &mut self,
         index: usize,
         woken: u64,
-        noted: &mut u64,
+        noted: &mut WorkMark,
         triggers: &ScopeTriggers,
     ) -> io::Result<()> {
         let Some(watched) = self.scopes.get(index) else {
@@ -315,11 +317,12 @@ impl MemoryMonitor {
         let was_pressed = watched.pressed;
         let mut dying = self.sample_scope(index, woken, triggers)?;
         let mut now = monotonic_ns();
-        if now.saturating_sub(*noted) > LATE_NS {
-            // What was read is as old.
-            self.note_standstill(*noted, now);
-            *noted = now;
-            dying = self.sample_scope(index, now, triggers)?;
+        let (mut looked, late) = (woken, noted.idle_until(now));
+        if late > LATE_NS {
+            // What was read is as old. The triggers were taken in with it.
+            self.note_standstill(late, now);
+            (looked, *noted) = (now, WorkMark::at(now));
+            dying = self.sample_scope(index, looked, &ScopeTriggers::default())?;
             now = monotonic_ns();
         }
         let Some(watched) = self.scopes.get(index) else {
@@ -328,9 +331,9 @@ impl MemoryMonitor {
         let recorder = self.status.recorder();
         let (signal, available) = (watched.scope.signal(), watched.sample.guarded_available);
         if watched.pressed && !was_pressed {
-            recorder.record_always(woken, signal, available);
+            recorder.record_always(looked, signal, available);
         } else {
-            recorder.record(woken, signal, available);
+            recorder.record(looked, signal, available);
         }
         self.report_met_in_force(index);
         self.take_kernel_kills(now);

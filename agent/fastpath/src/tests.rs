@@ -240,11 +240,12 @@ fn the_look_that_decides_is_recorded() {
     let cgroup = Cgroup(dir.path());
     let mut watch = cgroup.watch();
     cgroup.is_short_of_it_by(MIB);
-    watch.run_once(1000 * MS);
+    watch.run_once(monotonic_ns());
     fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
-    watch.run_once(1000 * MS + 1);
+    watch.run_once(monotonic_ns());
     // The newest may be half written, and is not handed out.
-    watch.run_once(1002 * MS);
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    watch.run_once(monotonic_ns());
     let seen = watch.status.recorder().since(0);
     let left: Vec<u64> = seen.iter().map(|sample| sample.available / MIB).collect();
     assert_eq!(left, [101, 99]);
@@ -698,7 +699,7 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
         let (spared, other) = (cgroup.running_pod("spared"), cgroup.running_pod("other"));
         for pod in [&spared, &other] {
             Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
-            pod.permit.set(Permission::NotNow, 0, &[]);
+            pod.permit.set(Permission::Denied, 0, &[]);
         }
         let mut setup = cgroup.setup();
         setup.table = Box::new(PodTable::new(vec![spared, Arc::clone(&other)]));

@@ -21,7 +21,10 @@ use evictd_engine::{
     units::{nanos, signed},
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
-use evictd_sys::{clock::monotonic_ns, poll::poll};
+use evictd_sys::{
+    clock::{WorkMark, monotonic_ns},
+    poll::poll,
+};
 
 use crate::{
     Command, CommandQueue, DiskPressure, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet,
@@ -150,11 +153,12 @@ impl ManagerLoop {
                 woken: monotonic_ns(),
                 crossed: self.sources.crossed(),
             };
-            self.note_standstill(due, wake.woken);
+            self.note_standstill(wake.woken.saturating_sub(due), wake.woken);
+            let begun = WorkMark::at(wake.woken);
             while let Some(command) = self.commands.next() {
                 self.apply(command);
             }
-            (looked, interval) = self.iterate(wake);
+            (looked, interval) = self.iterate(wake, begun);
             self.reporter.status.beat(wake.woken);
         }
     }
@@ -165,12 +169,11 @@ impl ManagerLoop {
     }
 
     /// The agent, or the whole machine, may have stood still while this thread waited or took its look.
-    fn note_standstill(&mut self, due: u64, woken: u64) {
-        let late = woken.saturating_sub(due);
+    fn note_standstill(&mut self, late: u64, now: u64) {
         if late >= STANDSTILL_NS {
-            self.planner.stood_still(late, signed(woken));
-            self.node_reclaim.stood_still(late, woken);
-            self.node.empty.stood_still(late, woken);
+            self.planner.stood_still(late, signed(now));
+            self.node_reclaim.stood_still(late, now);
+            self.node.empty.stood_still(late, now);
         }
     }
 
@@ -179,6 +182,7 @@ impl ManagerLoop {
             Command::Pods(pods) => {
                 self.unthrottle(pods.deleting_since(&self.node.pods));
                 self.node.set_pods(pods);
+                self.shadow.keep_pods(&self.node.pods);
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = scope.map(|scope| *scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
@@ -266,11 +270,12 @@ impl ManagerLoop {
         }
     }
 
-    /// One look and what follows from it; when it was taken, and the time until the next one.
-    fn iterate(&mut self, wake: Wake) -> (u64, Duration) {
+    /// One look, which has `begun` with the commands, and what follows from it; when it was taken, and the time until the
+    /// next one.
+    fn iterate(&mut self, wake: Wake, begun: WorkMark) -> (u64, Duration) {
         let seen = self.sample();
         let now = monotonic_ns();
-        self.note_standstill(wake.woken, now);
+        self.note_standstill(begun.idle_until(now), now);
         self.reporter.record(&self.planner, &seen);
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(now), node);
@@ -309,7 +314,16 @@ impl ManagerLoop {
 
     /// Observations, and the use of everything that is short.
     pub(super) fn sample(&mut self) -> Observations {
-        let seen = self.sources.sample(signed(monotonic_ns()));
+        let mut seen = self.sources.sample(signed(monotonic_ns()));
+        let is_short_of_memory =
+            |t: &Threshold| t.signal.resource() == Resource::Memory && is_unresolved(t, &seen);
+        if self.planner.thresholds().any(is_short_of_memory) {
+            // Page cache that the kernel has not added up yet passes for a working set.
+            let entries = self.node.pods.entries.iter();
+            entries.for_each(|entry| entry.flush_statistics());
+            self.sources
+                .sample_memory(&mut seen, signed(monotonic_ns()));
+        }
         self.node.usage_collector.take_walks();
         self.find_fastpath_kills(&seen);
         let short = |t: &&Threshold| is_unresolved(t, &seen);

@@ -60,6 +60,35 @@ pub fn boottime_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
+/// Nanoseconds for which the calling thread has had a CPU.
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
+/// A moment of a thread: what it did not work since, it waited or stood still.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkMark {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub time: u64,
+    cpu: u64,
+}
+
+impl WorkMark {
+    /// The moment `time`, which is now or was just before, of the calling thread.
+    pub fn at(time: u64) -> Self {
+        Self {
+            time,
+            cpu: thread_cpu_ns(),
+        }
+    }
+
+    /// Nanoseconds until `now` in which the calling thread, which has made the mark, did not work.
+    pub fn idle_until(self, now: u64) -> u64 {
+        let worked = thread_cpu_ns().saturating_sub(self.cpu);
+        now.saturating_sub(self.time).saturating_sub(worked)
+    }
+}
+
 fn nanoseconds(clock: ClockId) -> u64 {
     let t = clock_gettime(clock);
     // Both fields are positive on these clocks.
@@ -69,6 +98,18 @@ fn nanoseconds(clock: ClockId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_is_no_standstill() {
+        let mark = WorkMark::at(monotonic_ns());
+        while thread_cpu_ns() - mark.cpu < 20_000_000 {
+            std::hint::spin_loop();
+        }
+        let worked = monotonic_ns();
+        assert!(mark.idle_until(worked) <= worked - mark.time - 20_000_000);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(mark.idle_until(monotonic_ns()) >= 20_000_000);
+    }
 
     #[test]
     fn a_clock_that_was_set_is_noticed_once_in_both_directions() {

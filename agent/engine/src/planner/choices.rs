@@ -1,7 +1,7 @@
 //! Choices that may be cancelled: what the paces were before them.
 
 use super::unsigned_ns;
-use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces};
+use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces, units::leave_out};
 
 /// The newest last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +46,15 @@ impl Choices {
         let paces = paces.of_resource_mut(choice.resource);
         for (pace, before) in paces.zip(&choice.before) {
             pace.take_back(choice.at, keeps_pace, before);
+        }
+    }
+
+    /// Leaves out so many nanoseconds until `now` in which no look was taken, as the paces do.
+    pub fn stood_still(&mut self, late: u64, now: u64) {
+        for choice in &mut self.0 {
+            leave_out(&mut choice.at, late, now);
+            let before = choice.before.iter_mut();
+            before.for_each(|pace| pace.stood_still(late, now));
         }
     }
 
