@@ -469,9 +469,9 @@ impl PaceInputs {
     fn is_in_time(&self, exhausted_in: u64, per_second: u64, wait: u64) -> bool {
         let (now, pending, pace) = (self.now, self.pending, &self.pace);
         let headroom = self.shortage.usable().in_time();
-        if let (Some(began), Some(last)) = (pending.flows_since, pace.last_eviction) {
+        if let Some(began) = pending.flows_since {
             // Once it comes, the kernel weighs what comes against what others use.
-            let since = began.max(last);
+            let since = began.max(pace.last_eviction.unwrap_or(0));
             let until = since.saturating_add(NET_WINDOW_NS);
             let growth = &pace.growth;
             if now < until {

@@ -28,11 +28,10 @@ const LEAST_OF_PROCESSES: u64 = 4 << 20;
 /// How many pods a round evicts at most, where so many have processes that are ending and `room` more can be followed:
 /// the kubelet waits for the end of each.
 pub fn most(mode: Mode, dying: usize, room: usize) -> usize {
-    let at_once = match mode {
-        Mode::Evictd => MAX_IN_FLIGHT,
-        Mode::Kubelet => 1,
-    };
-    at_once.saturating_sub(dying).min(room)
+    match mode {
+        Mode::Evictd => room,
+        Mode::Kubelet => room.min(usize::from(dying == 0)),
+    }
 }
 
 /// The candidates of a round; a position is that of a candidate.
@@ -785,7 +784,8 @@ mod tests {
     fn the_kubelet_evicts_one_pod_at_a_time() {
         let room = |dying| MAX_IN_FLIGHT - dying;
         assert_eq!(most(Mode::Evictd, 0, room(0)), MAX_IN_FLIGHT);
-        assert_eq!(most(Mode::Evictd, 60, room(62)), 2);
+        // Some that end wait for a place still.
+        assert_eq!(most(Mode::Evictd, 64, room(56)), 8);
         assert_eq!(most(Mode::Kubelet, 0, room(5)), 1);
         assert_eq!(most(Mode::Kubelet, 0, 0), 0);
         assert_eq!(most(Mode::Kubelet, 1, room(1)), 0);

@@ -1,6 +1,5 @@
-//! Everything that touches eBPF, cgroupfs, procfs, statfs and signals.
-//!
-//! Must not know: tokio, kube, policy, config.
+//! Everything that touches eBPF, cgroupfs, procfs, statfs and signals. It must not know tokio, the API server, policies or
+//! the configuration.
 
 pub mod bpf;
 pub mod cgroup;

@@ -64,10 +64,8 @@ impl LimitedCgroups {
         let before = before.map_or(&[][..], |before| &before.list);
         let open = |cgroup: &FollowedCgroup| {
             let same = before.iter().find(|open| open.memory.id() == cgroup.id);
-            if let Some((same, limit)) =
-                same.and_then(|same| Some((same, read_limit(&same.limit)?)))
-            {
-                same.note_limit(limit, monotonic_ns());
+            if let Some(same) = same {
+                same.look_at_limit();
             }
             let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
             same.cloned().or_else(open)
@@ -92,6 +90,11 @@ impl LimitedCgroups {
         let is_open = |id| self.list.iter().any(|open| open.memory.id() == id);
         let mut others = found.list.iter().filter(|cgroup| !is_open(cgroup.id));
         others.any(|cgroup| LimitedCgroup::open(cgroup, &self.pod).is_some())
+    }
+
+    /// Takes note of limits that were raised; the kubelet resizes pods. For threads of normal priority.
+    pub fn look_at_limits(&self) {
+        self.list.iter().for_each(|one| one.look_at_limit());
     }
 
     /// The open `memory.stat` of the pod, or of one of them, by the kernel's id of the cgroup.
@@ -170,6 +173,13 @@ impl LimitedCgroup {
             raised: AtomicU64::new(0),
             swapped: SwapUsage::open(&cgroup.path),
         })
+    }
+
+    /// By a file of the caller's own: the fast path would wait for a reader of the open one that has lost its CPU.
+    fn look_at_limit(&self) {
+        if let Ok(Some(limit)) = self.memory.limit() {
+            self.note_limit(limit, monotonic_ns());
+        }
     }
 
     /// Takes note of the limit as it is at a time, in nanoseconds of CLOCK_MONOTONIC.

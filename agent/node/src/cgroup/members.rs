@@ -22,7 +22,7 @@ pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
 /// Pidfds that are held at once: each batch costs one more list, and its descriptors.
 const BATCH: usize = 128;
 /// Processes of a cgroup that a deciding thread signals at once: a list is made for each batch, so that the time grows with the
-/// square of their number. The next ones follow when it kills again, all of them in the threads that may take their time.
+/// square of their number. It goes on with the next ones when it kills again; the threads that may take their time signal all.
 pub const MOST_AT_ONCE: u32 = 1024;
 /// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one
 /// before.
@@ -74,15 +74,31 @@ impl KillResult {
 /// Sends a signal once to every process that a list names, or to the first `most` of them, whatever is refused
 /// meanwhile. Those that begin while this runs may be missed. A cgroup that is gone is an empty one.
 pub fn signal_members(signal: Signal, most: u32, list: &List<'_>) -> KillResult {
+    signal_from(signal, 0, most, list).0
+}
+
+/// Signals like [`signal_members`], from a position in the list on: those before it were signalled and may take their time to
+/// end. Returns the position to go on with as well, 0 where the list has come to its end.
+pub(super) fn signal_from(
+    signal: Signal,
+    from: u32,
+    most: u32,
+    list: &List<'_>,
+) -> (KillResult, u32) {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
-    let (mut is_lacking, mut tried) = (false, 0);
+    let (mut is_lacking, mut listed_before, mut tried) = (false, 0, 0);
     let listed = list(&mut |pid| {
-        if !is_lacking && tried < most {
+        if listed_before < from {
+            listed_before += 1;
+        } else if !is_lacking && tried < most {
             tried += 1;
             is_lacking = batch.add(pid, list, &mut sent).is_err();
         }
     });
+    if tried == 0 && listed_before > 0 {
+        return signal_from(signal, 0, most, list);
+    }
     if let Err(e) = listed {
         sent.result.note(&e);
     }
@@ -95,7 +111,11 @@ pub fn signal_members(signal: Signal, most: u32, list: &List<'_>) -> KillResult 
     if is_lacking {
         sent.by_number(list);
     }
-    sent.result
+    let is_cut = tried == most && !is_lacking;
+    (
+        sent.result,
+        if is_cut { from.saturating_add(most) } else { 0 },
+    )
 }
 
 /// Signal, with the result of sending it so far.
@@ -210,4 +230,36 @@ impl Batch {
 fn signal_by_number(pid: i32, signal: Signal) -> io::Result<()> {
     let pid = pid_of(pid).ok_or(Errno::SRCH)?;
     Ok(kill_process(pid, signal)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    #[test]
+    fn those_that_were_signalled_and_stay_do_not_hold_up_the_next_ones() {
+        let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
+        let mut children: Vec<Child> = std::iter::repeat_with(sleep).take(3).collect();
+        let pids: Vec<i32> = children.iter().map(|c| c.id().cast_signed()).collect();
+        let list: &List<'_> = &|each| {
+            pids.iter().for_each(|pid| each(*pid));
+            Ok(())
+        };
+        let signalled = |from| {
+            let (result, next) = signal_from(Signal::CONT, from, 2, list);
+            (result.processes, result.empty, next)
+        };
+        assert_eq!(signalled(0), (2, false, 2));
+        assert_eq!(signalled(2), (1, false, 0));
+        // Some have ended meanwhile.
+        assert_eq!(signalled(4), (2, false, 2));
+        let gone = signal_from(Signal::CONT, 2, 2, &|_| Ok(()));
+        assert_eq!(gone, (KillResult::EMPTY, 0));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
 }

@@ -12,14 +12,14 @@ use std::{
         unix::fs::OpenOptionsExt as _,
     },
     path::Path,
-    sync::atomic::{AtomicBool, AtomicI32, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
 };
 
 use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::{
-    members::{KillResult, List, MOST_AT_ONCE, signal_members},
+    members::{KillResult, List, MOST_AT_ONCE, signal_from, signal_members},
     tree::FollowedCgroup,
     walk::{Reach, Walked, walk},
 };
@@ -36,6 +36,8 @@ pub(super) struct OpenCgroup {
     pub id: u64,
     dir: File,
     procs: Procs,
+    /// Position in the list of processes to go on with.
+    next: AtomicU32,
 }
 
 /// An open `cgroup.procs`.
@@ -63,6 +65,7 @@ impl OpenCgroup {
                 },
                 Version::V2 => Procs::Again(file),
             },
+            next: AtomicU32::new(0),
         })
     }
 
@@ -105,9 +108,12 @@ impl OpenCgroup {
         }
     }
 
-    /// Sends a signal once to the processes in the cgroup, [`MOST_AT_ONCE`] of them. Does not allocate.
+    /// Sends a signal once to the processes in the cgroup, to the next [`MOST_AT_ONCE`] of them. Does not allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
-        signal_members(signal, MOST_AT_ONCE, &|each| self.for_each(each))
+        let from = self.next.load(Ordering::Relaxed);
+        let (result, next) = signal_from(signal, from, MOST_AT_ONCE, &|each| self.for_each(each));
+        self.next.store(next, Ordering::Relaxed);
+        result
     }
 
     /// Signals the processes of the cgroup and of those that are below it now, whether they were there when it was

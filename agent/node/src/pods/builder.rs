@@ -236,6 +236,7 @@ impl PodTableBuilder {
         let follows = |held: &OpenPod| found.as_ref().is_ok_and(|found| held.entry.follows(found));
         match held {
             Some(held) if is_same && follows(&held) => {
+                held.entry.limited.look_at_limits();
                 self.held.insert(cgroup.path, held);
             }
             held => match self.open(&cgroup, pod, found, held.as_ref()) {
