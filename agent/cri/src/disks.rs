@@ -70,8 +70,9 @@ pub(crate) fn layers(stats: &[ContainerStats], containers: &[Container]) -> Laye
                 inodes: layer.inodes_used.map(|inodes| inodes.value),
             };
             let of_pod = layers.entry(uid).or_default();
-            if of_pod.iter().all(|(known, _)| known != name) {
-                of_pod.push((name.clone(), usage));
+            of_pod.have_ended = has_ended;
+            if of_pod.layers.iter().all(|(known, _)| known != name) {
+                of_pod.layers.push((name.clone(), usage));
             }
         }
     }

@@ -6,7 +6,16 @@ use crate::FsUsage;
 
 /// What the writable layers of containers use as the runtime counts it, with the containers' names, by the UID that the
 /// runtime has for their pod.
-pub type LayerUsage = HashMap<String, Vec<(String, FsUsage)>>;
+pub type LayerUsage = HashMap<String, PodLayers>;
+
+/// Writable layers of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodLayers {
+    /// Usage of each container's layer, by the container's name.
+    pub layers: Vec<(String, FsUsage)>,
+    /// No container ran: these are of containers that have ended.
+    pub have_ended: bool,
+}
 
 /// The pods of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -404,7 +404,7 @@ impl DiskScanner {
 
 #[cfg(test)]
 mod tests {
-    use evictd_engine::{FsUsage, VolumeUsage, units::SECOND};
+    use evictd_engine::{FsUsage, VolumeUsage, node_reclaim::PodLayers, units::SECOND};
 
     use super::*;
 
@@ -592,7 +592,11 @@ mod tests {
             };
             let layers = ["walked", "hidden"].map(|name| (name.to_owned(), fs));
             let before = scanner.revision();
-            let layers = [("of-the-runtime".to_owned(), layers.into())].into();
+            let layers = PodLayers {
+                layers: layers.into(),
+                have_ended: false,
+            };
+            let layers = [("of-the-runtime".to_owned(), layers)].into();
             scanner.set_layers(layers, monotonic_ns());
             assert!(scanner.revision() > before);
             if pass == 1 {

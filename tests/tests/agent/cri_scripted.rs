@@ -393,8 +393,9 @@ fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
         bytes: Some(7 << 20),
         inodes: Some(3),
     };
-    assert_eq!(first["live"], [("main".to_owned(), used)]);
-    assert_eq!(first["other"].len(), 1);
+    assert_eq!(first["live"].layers, [("main".to_owned(), used)]);
+    assert!(!first["live"].have_ended && first["other"].have_ended);
+    assert_eq!(first["other"].layers.len(), 1);
     let paths = ["/images", "/layers"].map(|path| Some(path.into()));
     assert_eq!([disks.images.clone(), disks.containers.clone()], paths);
 }

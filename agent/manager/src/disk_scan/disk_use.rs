@@ -73,10 +73,15 @@ impl DiskUse {
                 && self.usage.bytes_of_files() >= known.usage.bytes_of_files()
     }
 
-    /// Takes the runtime's numbers where the walk has none. What an earlier answer had and this one has not is gone.
+    /// Takes the runtime's numbers where the walk has none. What an earlier answer had and this one has not is gone; so are
+    /// those of containers that had ended, beside a container that the walk has found.
     pub(super) fn fill(&mut self, answer: &LayersAnswer) {
         self.empty();
-        for (name, fs) in answer.layers.get(&self.runtime_uid).into_iter().flatten() {
+        let of_pod = answer.layers.get(&self.runtime_uid);
+        let (nameless, found) = (&self.nameless, &self.usage.containers);
+        let is_found = |c: &ContainerUsage| c.rootfs.bytes.is_some() && !nameless.contains(&c.name);
+        let of_pod = of_pod.filter(|known| !(known.have_ended && found.iter().any(is_found)));
+        for (name, fs) in of_pod.into_iter().flat_map(|known| &known.layers) {
             let container = container(&mut self.usage, name.clone());
             if container.rootfs.bytes.is_none() || self.filled.contains(name) {
                 container.rootfs = *fs;
@@ -169,6 +174,8 @@ pub(crate) fn container(usage: &mut PodUsage, name: String) -> &mut ContainerUsa
 
 #[cfg(test)]
 mod tests {
+    use evictd_engine::node_reclaim::PodLayers;
+
     use super::*;
 
     /// A static pod that was killed and runs again has the same name, and its containers have the same names.
@@ -178,10 +185,11 @@ mod tests {
             bytes: Some(bytes),
             inodes: Some(1),
         };
-        let answer = |asked, layers: &[(&str, u64)]| LayersAnswer {
+        let answer = |asked, layers: &[(&str, u64)], have_ended| LayersAnswer {
             layers: {
                 let of_pod = layers.iter().map(|(name, n)| ((*name).to_owned(), fs(*n)));
-                [("u".to_owned(), of_pod.collect())].into()
+                let layers = of_pod.collect();
+                [("u".to_owned(), PodLayers { layers, have_ended })].into()
             },
             asked,
         };
@@ -191,18 +199,26 @@ mod tests {
             ..DiskUse::default()
         };
         walk.usage.ephemeral_storage = Some(0);
-        walk.fill(&answer(10, &[("a", 7)]));
+        walk.fill(&answer(10, &[("a", 7)], false));
         assert_eq!(walk.usage.ephemeral_storage, Some(7));
         assert!(walk.after_kill(60).is_none(), "the walk is older");
         let after = walk.after_kill(20).unwrap();
         assert_eq!(after.usage.ephemeral_storage, Some(0));
         assert_eq!(after.usage.containers[0].rootfs.bytes, None);
         // Asked after the kill.
-        walk.fill(&answer(30, &[("a", 2)]));
+        walk.fill(&answer(30, &[("a", 2)], false));
         let after = walk.after_kill(20).unwrap();
         assert_eq!(after.usage.ephemeral_storage, Some(2));
         // What it does not name any more is not there.
-        walk.fill(&answer(40, &[("b", 1)]));
+        walk.fill(&answer(40, &[("b", 1)], false));
+        assert_eq!(walk.usage.ephemeral_storage, Some(1));
+        // An answer from between two runs, until a walk finds a container that runs.
+        let between = answer(50, &[("init", 5), ("a", 3)], true);
+        walk.fill(&between);
+        assert_eq!(walk.usage.ephemeral_storage, Some(8));
+        walk.filled.remove("a");
+        container(&mut walk.usage, "a".into()).rootfs = fs(1);
+        walk.fill(&between);
         assert_eq!(walk.usage.ephemeral_storage, Some(1));
     }
 
@@ -213,6 +229,10 @@ mod tests {
             inodes: Some(1),
         };
         let of_pod = vec![("web".to_owned(), fs(9)), ("other".to_owned(), fs(2))];
+        let of_pod = PodLayers {
+            layers: of_pod,
+            have_ended: false,
+        };
         let answer = LayersAnswer {
             layers: [("u".to_owned(), of_pod)].into(),
             asked: 10,
