@@ -165,9 +165,10 @@ impl SoftEvictor {
         self.is_forbidden_logged = false;
     }
 
-    /// Checks whether the pod may go, as the hard paths do just before SIGKILL.
-    fn may_go(&self, request: &SoftRequest, pod: &Pod) -> Result<(), Refusal> {
-        if !is_needed(request) {
+    /// Checks whether the pod may go, as the hard paths do just before SIGKILL. `is_for_hard`: against its budget, because
+    /// the hard threshold is met.
+    fn may_go(&self, request: &SoftRequest, pod: &Pod, is_for_hard: bool) -> Result<(), Refusal> {
+        if !is_needed(request) || is_for_hard && !is_hard_due(request) {
             return Err(Refusal::NotNeeded);
         }
         let held = self.policies.held_back(&pod.uid);
@@ -181,7 +182,7 @@ impl SoftEvictor {
         index: usize,
         candidate: &SoftCandidate,
     ) -> Result<Option<SoftOutcome>, Refusal> {
-        self.may_go(request, &candidate.pod)?;
+        self.may_go(request, &candidate.pod, false)?;
         let mut asked = self.record(candidate);
         match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
             Some((_, id)) => asked.id.clone_from(id),
@@ -195,7 +196,10 @@ impl SoftEvictor {
         let grace = asked.grace_period_seconds;
         let pod = reference(&candidate.pod);
         let outcome = match eviction_api::may_evict(&self.client, pod, grace).await {
-            Ok(Removal::Deleted) => self.remove(request, (index, &candidate.pod), asked).await?,
+            Ok(Removal::Deleted) => {
+                let target = (index, &candidate.pod);
+                self.remove(request, target, asked, false).await?
+            }
             Ok(removal) => self.done(index, &candidate.pod, removal, asked).await,
             Err(error) if error.is_budget() => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -209,10 +213,11 @@ impl SoftEvictor {
         request: &SoftRequest,
         (index, pod): (usize, &Pod),
         asked: RequestRecord,
+        is_for_hard: bool,
     ) -> Result<SoftOutcome, Refusal> {
         let under_way = self.under_way();
         let _held = under_way.lock().await;
-        self.may_go(request, pod)?;
+        self.may_go(request, pod, is_for_hard)?;
         let said = (asked.message.trim_end(), &*asked.time);
         let (client, target) = (&self.client, reference(pod));
         // Nothing restarts a pod that was not killed: there is time.
@@ -222,7 +227,7 @@ impl SoftEvictor {
         }
         let may_be_set = set.err().is_none_or(|error| error.may_be_done());
         let grace = asked.grace_period_seconds;
-        let deleted = match self.may_go(request, pod) {
+        let deleted = match self.may_go(request, pod, is_for_hard) {
             Ok(()) => self.delete(target, grace).await,
             Err(refusal) => Deleted::No(refusal),
         };
@@ -308,7 +313,8 @@ impl SoftEvictor {
         request: &SoftRequest,
         (protected, since): (&[usize], Duration),
     ) -> Option<SoftOutcome> {
-        let why = if request.is_hard_due.load(Ordering::Relaxed) {
+        let is_for_hard = is_hard_due(request);
+        let why = if is_for_hard {
             "the hard threshold is met".to_owned()
         } else if self.override_after.is_some_and(|after| since >= after) {
             format!("budgets have protected every candidate for {since:?}")
@@ -326,7 +332,7 @@ impl SoftEvictor {
                 None
             }
         };
-        if let Err(refusal) = self.may_go(request, pod) {
+        if let Err(refusal) = self.may_go(request, pod, is_for_hard) {
             return refused(refusal);
         }
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
@@ -336,7 +342,7 @@ impl SoftEvictor {
         };
         self.write_down(Record::Requested(Box::new(asked.clone())))
             .await;
-        match self.remove(request, (index, pod), asked).await {
+        match self.remove(request, (index, pod), asked, is_for_hard).await {
             Ok(outcome) => {
                 self.client.counters.pdb_overrides.add();
                 Some(outcome)
@@ -510,6 +516,10 @@ impl SoftEvictor {
 
 fn is_needed(request: &SoftRequest) -> bool {
     request.is_needed.load(Ordering::Relaxed)
+}
+
+fn is_hard_due(request: &SoftRequest) -> bool {
+    request.is_hard_due.load(Ordering::Relaxed)
 }
 
 fn remember<T>(pods: &mut VecDeque<T>, pod: T) {

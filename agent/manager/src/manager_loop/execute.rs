@@ -20,7 +20,7 @@ use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
-    ManagerEvent, ManagerEviction, SoftEvictionRequest,
+    ManagerEvent, ManagerEviction, PodSet, SoftEvictionRequest,
     manager_loop::{ManagerLoop, Wake},
 };
 
@@ -46,6 +46,13 @@ impl Shadow {
     pub fn new(on: bool) -> Self {
         let reported = BTreeSet::new();
         Self { on, reported }
+    }
+
+    /// Forgets the reports of pods that are no longer there.
+    pub fn keep_pods(&mut self, pods: &PodSet) {
+        self.reported.retain(|reported| {
+            reported.parse::<Signal>().is_ok() || pods.entry(reported).is_some()
+        });
     }
 
     /// Forgets the reports for signals that are no longer short; whether there were any.
@@ -88,10 +95,11 @@ impl ManagerLoop {
             over.is_needed.store(false, Ordering::Relaxed);
             over.is_hard_due.store(false, Ordering::Relaxed);
         }
-        if let Some(under_way) = &self.soft_request {
-            let now = signed(monotonic_ns());
-            let is_due = self.planner.is_hard_due(now, seen, under_way.signal);
-            under_way.is_hard_due.store(is_due, Ordering::Relaxed);
+        // One that becomes due while pods are asked may be ended by what its own path does first.
+        if let Some(under_way) = &self.soft_request
+            && !(self.planner).is_hard_due(signed(monotonic_ns()), seen, under_way.signal)
+        {
+            under_way.is_hard_due.store(false, Ordering::Relaxed);
         }
         if self.shadow.forget_resolved(&short) {
             // A shadow victim of this pressure is a pod like any other under the next one.
