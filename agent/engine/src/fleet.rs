@@ -65,6 +65,11 @@ impl FleetRules {
         now.abs_diff(evicted) < self.window.as_secs()
     }
 
+    /// Whether an eviction of that moment lies further ahead than clocks differ.
+    pub fn is_ahead(&self, evicted: i64, now: i64) -> bool {
+        evicted > now && !self.counts(evicted, now)
+    }
+
     /// What a state of before means now: a pause is followed by a slow window. No state holds for longer than it can
     /// last from now, whatever time it names.
     pub fn in_force(&self, state: FleetState, now: i64) -> FleetState {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use evictd_config::EvictedPods;
+use evictd_engine::Cause;
 use evictd_store::record::EvictionRecord;
 use tokio::task::JoinHandle;
 
@@ -24,15 +25,13 @@ use crate::{
 const AT_ONCE: usize = 16;
 /// Number of evictions whose reports may be waited for; as many wait for the disk at most.
 const KEPT: usize = 1024;
-/// With `evictedPods: Fail` the patch of the status has the condition: it is sent alone where the disk takes longer
-/// than that.
+/// Where the patch of the status has the condition, it is sent alone where the disk takes longer than that.
 const DISK_IS_LATE: Duration = Duration::from_millis(250);
 
 /// The conditions of pods whose evictions are not reported yet.
 #[derive(Debug)]
 pub struct Announcements {
-    /// Time that the journal has before a condition is sent.
-    patience: Duration,
+    evicted_pods: EvictedPods,
     /// Announcements by the eviction's id, the oldest first.
     kept: VecDeque<(String, Announcement)>,
 }
@@ -49,12 +48,8 @@ pub struct Announcement {
 impl Announcements {
     /// None yet.
     pub fn new(evicted_pods: EvictedPods) -> Self {
-        let patience = match evicted_pods {
-            EvictedPods::Delete => Duration::ZERO,
-            EvictedPods::Fail => DISK_IS_LATE,
-        };
         Self {
-            patience,
+            evicted_pods,
             kept: VecDeque::new(),
         }
     }
@@ -75,7 +70,11 @@ impl Announcements {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
-        let due = Instant::now() + self.patience;
+        let patience = match end_of(self.evicted_pods, eviction) {
+            EvictedPods::Delete => Duration::ZERO,
+            EvictedPods::Fail => DISK_IS_LATE,
+        };
+        let due = Instant::now() + patience;
         let (client, eviction) = (Arc::clone(client), eviction.clone());
         let id = eviction.id.clone();
         let task = tokio::spawn(async move {
@@ -103,6 +102,15 @@ impl Announcement {
     pub async fn finish(self) -> bool {
         let is_old = self.task.is_finished();
         self.task.await.unwrap_or(false) || !is_old
+    }
+}
+
+/// How an evicted pod ends for the API server. One that went for its files is deleted in any case: only then does the kubelet
+/// remove them.
+pub fn end_of(evicted_pods: EvictedPods, eviction: &EvictionRecord) -> EvictedPods {
+    match Cause::named(&eviction.signal).is_some_and(Cause::is_of_files) {
+        true => EvictedPods::Delete,
+        false => evicted_pods,
     }
 }
 

@@ -328,7 +328,8 @@ impl Events {
     pub async fn flush(&mut self, client: &ApiClient) -> Result<(), ApiError> {
         self.series
             .retain(|_, s| s.last.elapsed() < SERIES_GAP || s.count > s.sent);
-        for series in self.series.values_mut() {
+        let mut gone = Vec::new();
+        for (signal, series) in &mut self.series {
             if series.count == series.sent || series.last_sent.elapsed() < SERIES_PAUSE {
                 continue;
             }
@@ -341,11 +342,14 @@ impl Events {
                 .send(&ApiRequest::new(Method::PATCH, path, MERGE, &body))
                 .await
             {
-                // Events live for an hour; one that is gone needs no count.
                 Err(e) if e.code() != 404 => return Err(e),
-                _ => series.sent = series.count,
+                // Events live for an hour: the next eviction begins another series.
+                Err(_) => gone.push(signal.clone()),
+                Ok(_) => series.sent = series.count,
             }
         }
+        gone.iter()
+            .for_each(|signal| drop(self.series.remove(signal)));
         Ok(())
     }
 

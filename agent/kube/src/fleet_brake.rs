@@ -288,7 +288,11 @@ impl FleetBrake {
             u32::try_from(fresh.count()).unwrap_or(u32::MAX)
         };
         let others = entries.iter().filter(|(node, _)| **node != self.node);
-        let newest = others.map(|(_, at)| *at).max();
+        let (ahead, others): (Vec<i64>, Vec<i64>) = others
+            .map(|(_, at)| *at)
+            .partition(|at| rules.is_ahead(*at, now));
+        // What is far ahead of all others is a wrong clock's.
+        let newest = others.into_iter().max().or(ahead.into_iter().max());
         let is_full = entries.len() >= MOST_ENTRIES;
         // A wrong clock of this node makes no entry of the others old, unless they take all room.
         let is_old = |at: i64| {

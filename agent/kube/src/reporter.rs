@@ -25,7 +25,7 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
-use evictd_engine::{Cause, Pod, Signal};
+use evictd_engine::{Pod, Signal};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -41,7 +41,7 @@ use futures::{
 use tokio::{sync::mpsc, time::sleep_until};
 
 use crate::{
-    announcement::{Announcement, set_condition},
+    announcement::{Announcement, end_of, set_condition},
     client::{ApiClient, ApiError},
     events::Events,
     eviction_api::{self, DEAD_GRACE_SECONDS, PodRef, Removal},
@@ -255,7 +255,7 @@ impl PodDeleter {
     async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut is_closed = false;
         // As many as an earlier agent has left, and some more.
-        let most_unreported = self.jobs.len() + queue.max_capacity();
+        let most_waiting = self.jobs.len() + queue.max_capacity();
         self.await_files_of_left_over();
         loop {
             self.look_for_taken_back();
@@ -267,7 +267,7 @@ impl PodDeleter {
             let is_nameless = self.jobs.iter().any(Job::is_nameless);
             tokio::select! {
                 next = queue.recv(), if !is_closed => match next {
-                    Some(job) if self.unreported.load(Ordering::Relaxed) < most_unreported => {
+                    Some(job) if self.jobs.len() + self.requests.len() < most_waiting => {
                         self.take(job);
                     }
                     // The journal keeps it for the next start.
@@ -337,11 +337,7 @@ impl PodDeleter {
             self.done(job);
             return;
         }
-        let is_of_files = Cause::named(&job.eviction.signal).is_some_and(Cause::is_of_files);
-        let evicted_pods = match is_of_files {
-            true => EvictedPods::Delete,
-            false => self.evicted_pods,
-        };
+        let evicted_pods = end_of(self.evicted_pods, &job.eviction);
         if evicted_pods == EvictedPods::Fail {
             self.pods.note_own_eviction(&job.eviction.uid);
         }
@@ -562,11 +558,25 @@ impl EventSender {
             if !job.is_given_up() {
                 self.jobs.push_back(job);
                 self.retry.pause();
+                if self.jobs.len() > QUEUE {
+                    self.give_up_oldest(&error);
+                }
                 return;
             }
         }
         self.retry = Retry::at_once();
         self.finish(job);
+    }
+
+    /// Gives up the eviction whose Events have waited for longest, so that their number is bounded.
+    fn give_up_oldest(&mut self, error: &ApiError) {
+        let signalled = |job: &Job| job.eviction.stages.signalled;
+        let jobs = self.jobs.iter().enumerate();
+        let oldest = jobs.min_by_key(|(_, job)| signalled(job)).map(|(at, _)| at);
+        if let Some(mut job) = oldest.and_then(|at| self.jobs.remove(at)) {
+            job.give_up(error, &self.client);
+            self.finish(job);
+        }
     }
 
     /// Sends those that were not taken yet: the pod's namespace may refuse its own alone.
@@ -700,8 +710,14 @@ impl Job {
         }
         self.attempts += 1;
         self.refused.get_or_insert_with(Instant::now);
-        // Logged and counted once, whatever else is refused after that.
-        if !self.is_given_up() || std::mem::replace(&mut self.is_refusal_logged, true) {
+        if self.is_given_up() {
+            self.give_up(error, client);
+        }
+    }
+
+    /// Gives the request up. Logged and counted once, whatever else is refused after that.
+    fn give_up(&mut self, error: &ApiError, client: &ApiClient) {
+        if std::mem::replace(&mut self.is_refusal_logged, true) {
             return;
         }
         client.counters.reports_failed.add();

@@ -202,6 +202,23 @@ fn refusals_in_a_burst_are_not_the_last_word() {
     assert_eq!(r.count("DELETE", "/shop/"), 13);
 }
 
+// R42: Events have a database of their own, which is full. No more wait for it than have room.
+#[test]
+fn events_that_are_never_taken_hold_up_no_delete() {
+    let r = reports(EvictedPods::Delete);
+    r.fails("POST", "/events", InjectedFault::Status(500));
+    let beyond = 40;
+    for number in 1..=QUEUE + beyond {
+        r.killed("default", &format!("web-{number}"));
+        if number % beyond == 0 {
+            assert!(r.f.wait(|_| r.count("DELETE", "/pods/web-") >= number - beyond));
+        }
+    }
+    assert!(r.f.wait(|_| r.count("DELETE", "/pods/web-") == QUEUE + beyond));
+    let given_up = || r.f.connection.counters.reports_failed.get();
+    assert!(r.f.wait(|_| given_up() == beyond as u64), "{}", given_up());
+}
+
 // R42: its quota of Events is used up.
 #[test]
 fn a_namespace_without_room_for_events_takes_none_from_the_node() {
