@@ -15,6 +15,9 @@ use super::client::{ApiClient, ApiRequest, JSON};
 /// The shortest and the longest pause between two requests for what has not been answered. The right to ask may be missing
 /// on every node of a large cluster.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// Time after an answer until the kubelet is asked again: it is the kubelets' settings of a whole cluster that pass the API
+/// server.
+const INTERVAL: Duration = Duration::from_secs(600);
 
 /// The KubeletConfiguration of this node, where it comes in time; `None` where it is not wanted, or where a file has it
 /// already.
@@ -38,8 +41,19 @@ pub fn ask(config: &Config, has_file: bool, patience: Duration) -> Result<Option
     answer.unwrap_or_else(late).map(Some)
 }
 
-/// The same for an agent that runs without it: asks again and again, until there is an answer.
-pub async fn ask_until_answered(cluster: &ClusterConfig) -> Value {
+/// The same for an agent that runs: asks again and again, and hands each answer to `take`. The kubelet may be started again
+/// with other settings. `is_urgent`: there is no answer yet.
+pub async fn follow(cluster: ClusterConfig, is_urgent: bool, take: impl Fn(Value) + Send) {
+    if !is_urgent {
+        tokio::time::sleep(INTERVAL).await;
+    }
+    loop {
+        take(ask_until_answered(&cluster).await);
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn ask_until_answered(cluster: &ClusterConfig) -> Value {
     let mut pauses = ExponentialBuilder::default()
         .with_min_delay(PAUSES.0)
         .with_max_delay(PAUSES.1)

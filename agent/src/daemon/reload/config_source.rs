@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletSource};
@@ -21,8 +21,8 @@ pub struct ConfigSource {
     pub kubelet_config: Option<PathBuf>,
     /// Configuration of the kubelet: its file, what it has answered to `/configz`, or neither.
     pub kubelet: KubeletDocument,
-    /// The kubelet's answer to `/configz` after the start.
-    pub(super) answer: Arc<OnceLock<KubeletDocument>>,
+    /// The kubelet's last answer to `/configz` after the start.
+    pub(super) answer: Arc<Mutex<Option<KubeletDocument>>>,
     /// `--shadow` on the command line.
     pub shadow: bool,
     /// The files' stamps before they were read last: what changes after that is a change, however long a start takes.
@@ -113,6 +113,22 @@ impl ConfigSource {
         matches!(self.kubelet.source, Defaults | Fallback)
     }
 
+    /// Whether the answer to `/configz` holds, or would hold if there were one.
+    pub(super) fn goes_by_configz(&self) -> bool {
+        self.lacks_kubelet() || self.kubelet.source == KubeletSource::Configz
+    }
+
+    /// What the kubelet has answered to `/configz` and is not in force.
+    fn new_answer(&self) -> Option<KubeletDocument> {
+        if !self.goes_by_configz() {
+            return None;
+        }
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |answer: &KubeletDocument| answer.document != self.kubelet.document;
+        let answer = answer.clone();
+        answer.filter(|answer| self.lacks_kubelet() || is_new(answer))
+    }
+
     /// Whether a file could not be read. What made it so may be mended without a change of the file.
     fn is_unread(&self) -> bool {
         self.kubelet.unreadable.is_some()
@@ -134,11 +150,11 @@ impl ConfigSource {
             self.changing.clone(),
         );
         // Not at each look: it is a whole document.
-        let is_unread = self.is_unread();
-        let kubelet = requested || is_unread || changing.is_some();
-        let answer = self.answer.get().filter(|_| self.lacks_kubelet());
+        let answer = self.new_answer();
         let is_answered = answer.is_some();
-        let kubelet = kubelet.then(|| answer.unwrap_or(&self.kubelet).clone());
+        let is_unread = self.is_unread() || is_answered;
+        let kubelet = requested || is_unread || changing.is_some();
+        let kubelet = kubelet.then(|| answer.unwrap_or_else(|| self.kubelet.clone()));
         move || {
             let new = stamps(&config, &files);
             let has_settled = new != last && changing.as_ref() == Some(&new);
@@ -170,7 +186,8 @@ impl ConfigSource {
         });
         let is_same = read.as_ref().is_ok_and(|read| {
             let (new, old) = (&read.1, &self.kubelet);
-            (new.source, &new.unreadable) == (old.source, &old.unreadable)
+            let parts = |of: &KubeletDocument| (of.source, of.unreadable.clone());
+            parts(new) == parts(old) && new.document == old.document
         });
         let is_logged = found.is_retry && refused == self.refused && (refused.is_some() || is_same);
         self.refused = refused;
@@ -294,6 +311,25 @@ mod tests {
         assert!(look(&mut origin, &config).is_none(), "it may go on");
         assert_eq!(look(&mut origin, &config).unwrap().unwrap(), config);
         assert!(look(&mut origin, &config).is_none());
+    }
+
+    #[test]
+    fn a_kubelet_that_is_started_again_with_other_settings_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        fs::write(&path, "{}").unwrap();
+        let late = KubeletDocument::without_configz("it has not answered");
+        let mut origin = ConfigSource::new(&path, None, late, false);
+        let mut running = origin.load(&Config::load(&path).unwrap()).unwrap();
+        for amount in ["1Gi", "2Gi"] {
+            assert!(look(&mut origin, &running).is_none());
+            let answer = json!({"evictionHard": {"memory.available": amount}});
+            *origin.answer.lock().unwrap() = Some(KubeletDocument::of_configz(answer));
+            let changed = look(&mut origin, &running).unwrap().unwrap();
+            assert_ne!(changed.eviction, running.eviction, "{amount}");
+            assert!(look(&mut origin, &changed).is_none(), "{amount}");
+            running = changed;
+        }
     }
 
     /// Another file of the kubelet's takes effect at the next start, with all that it says.

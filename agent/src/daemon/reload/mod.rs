@@ -4,7 +4,7 @@
 mod config_source;
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -40,25 +40,28 @@ pub(super) struct ConfigWatch {
     is_requested: bool,
     /// The task that asks `/configz`.
     configz: Option<AbortHandle>,
+    /// What is not urgent waits for the kubelet's own settings.
+    awaits_kubelet: bool,
     pub reloads: Arc<Reloads>,
 }
 
 impl ConfigWatch {
-    /// Follows the files from now on. Where `/configz` has not answered, a task asks again until it does, and what is not
-    /// urgent waits for that a moment.
+    /// Follows the files from now on. Where no file has the kubelet's settings, a task asks `/configz` again and again; until
+    /// it answers for the first time, what is not urgent waits a moment.
     pub fn new(source: ConfigSource, config: &Config, limiter: &EvictionLimiter) -> Self {
         let asks = config.cluster.clone().filter(|cluster| cluster.configz);
-        let asks = asks.filter(|_| source.lacks_kubelet());
-        if asks.is_some() {
+        let asks = asks.filter(|_| source.goes_by_configz());
+        let awaits_kubelet = asks.is_some() && source.lacks_kubelet();
+        if awaits_kubelet {
             limiter.await_configuration(monotonic_ns().saturating_add(nanos(UNTIL_CONFIGZ)));
         }
         let configz = asks.map(|cluster| {
-            let answer = Arc::clone(&source.answer);
-            let task = tokio::spawn(async move {
-                let document = configz::ask_until_answered(&cluster).await;
-                answer.get_or_init(|| KubeletDocument::of_configz(document));
-            });
-            task.abort_handle()
+            let newest = Arc::clone(&source.answer);
+            let take = move |document| {
+                let answer = Some(KubeletDocument::of_configz(document));
+                *newest.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            };
+            tokio::spawn(configz::follow(cluster, awaits_kubelet, take)).abort_handle()
         });
         let reloads = Arc::<Reloads>::default();
         reloads.note_kubelet(source.kubelet.source);
@@ -68,6 +71,7 @@ impl ConfigWatch {
             read: BackgroundRead::new(Arc::default()),
             is_requested: false,
             configz,
+            awaits_kubelet,
             reloads,
         }
     }
@@ -103,9 +107,11 @@ impl Agent {
 
     fn reload(&mut self, read: Result<Config, RunError>) {
         let watch = &mut self.config_watch;
-        // A file has come: its answer would not be used any more.
-        let configz = watch.configz.take_if(|_| !watch.source.lacks_kubelet());
-        let is_known = configz.inspect(AbortHandle::abort).is_some();
+        // A file has come: an answer would not be used any more.
+        let configz = watch.configz.take_if(|_| !watch.source.goes_by_configz());
+        configz.inspect(AbortHandle::abort);
+        let is_known = watch.awaits_kubelet && !watch.source.lacks_kubelet();
+        watch.awaits_kubelet &= !is_known;
         watch.reloads.note_kubelet(watch.source.kubelet.source);
         let reloads = Arc::clone(&watch.reloads);
         let applied = read.and_then(|config| self.apply(config));
