@@ -52,20 +52,19 @@ impl TenantRequest {
         order.saturating_add(self.order).max(LOWEST)
     }
 
-    /// How long the pod is still spared at `now`, if the configuration grants `most` at most. `created` and `now` are
+    /// Whether the pod is still spared at `now`, if the configuration grants `most` at most. `created` and `now` are
     /// seconds since 1970; the node's clock may be behind, and the pod is `known_for` as long at least. A pod whose
     /// creation is not known is not spared.
-    pub fn grace_left(
+    pub fn spares(
         self,
         created: Option<i64>,
         now: i64,
         known_for: Duration,
         most: Duration,
-    ) -> Option<Duration> {
-        let granted = self.grace.min(most);
-        let age = u64::try_from(now.saturating_sub(created?)).unwrap_or(0);
-        let left = granted.checked_sub(Duration::from_secs(age).max(known_for))?;
-        (!left.is_zero()).then_some(left)
+    ) -> bool {
+        let age = created.map(|created| u64::try_from(now.saturating_sub(created)).unwrap_or(0));
+        let age = age.map(|seconds| Duration::from_secs(seconds).max(known_for));
+        age.is_some_and(|age| age < self.grace.min(most))
     }
 }
 
@@ -194,17 +193,18 @@ mod tests {
         let asked = request(-5, 600).and(request(-100, 60));
         assert_eq!((asked.order, asked.grace.as_secs()), (-100, 600));
         assert_eq!((asked.apply(20), asked.apply(-950)), (-80, -1000));
-        let left = |created, now, known_for, most| {
-            let left = asked.grace_left(created, now, Duration::from_secs(known_for), most);
-            left.map(|left| left.as_secs())
+        let spares = |created, now, known_for, most| {
+            asked.spares(created, now, Duration::from_secs(known_for), most)
         };
-        assert_eq!(left(Some(1000), 1100, 50, most), Some(200));
-        assert_eq!(left(Some(1000), 1300, 50, most), None);
-        let none = left(Some(1000), 1100, 50, Duration::ZERO);
-        assert_eq!(none, None, "none is granted");
-        assert_eq!(left(None, 1100, 50, most), None);
+        assert!(spares(Some(1000), 1299, 50, most));
+        assert!(!spares(Some(1000), 1300, 50, most));
+        assert!(
+            !spares(Some(1000), 1100, 50, Duration::ZERO),
+            "none is granted"
+        );
+        assert!(!spares(None, 1100, 50, most));
         // The node's clock is behind that of the API server.
-        assert_eq!(left(Some(1000), 400, 50, most), Some(250));
-        assert_eq!(left(Some(1000), 400, 300, most), None);
+        assert!(spares(Some(1000), 400, 299, most));
+        assert!(!spares(Some(1000), 400, 300, most));
     }
 }

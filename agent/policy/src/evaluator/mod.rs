@@ -39,7 +39,7 @@ pub use explain::{Explanation, GateView, HeldBack, RuleView};
 pub use gate_state::GateState;
 pub use worker::{THREAD, Worker};
 
-/// Most pairs of policies whose contradictions are kept.
+/// Most pairs of policies whose conflicts are kept.
 const MOST_REPORTED: usize = 1024;
 
 /// Settings of the agent's configuration, which hold beside all policies.
@@ -230,13 +230,14 @@ impl PolicyEvaluator {
             let request = held.ruling.tenant_request;
             let known_for = Duration::from_nanos(now.saturating_sub(held.since));
             let most = self.settings.max_grace;
-            if let Some(left) = request.grace_left(created, wall, known_for, most) {
+            if request.spares(created, wall, known_for, most) {
+                // Without the time that is left: the status file would change every second.
                 let reason = format!(
-                    "its namespace asks for a grace of {} s more",
-                    left.as_secs()
+                    "it is in the grace of {} s that its namespace asks for",
+                    request.grace.min(most).as_secs()
                 );
                 let grace = RuleResult {
-                    permission: Permission::NotNow,
+                    permission: Permission::Denied,
                     reason: Some(reason),
                 };
                 held.result = most_restrictive([held.result.clone(), grace]);
@@ -246,7 +247,7 @@ impl PolicyEvaluator {
             if quotas.is_some_and(|quotas| !quotas.is_complete) {
                 let reason = "there are more limits on this node than are kept".to_owned();
                 let spared = RuleResult {
-                    permission: Permission::NotNow,
+                    permission: Permission::Denied,
                     reason: Some(reason),
                 };
                 held.result = most_restrictive([held.result.clone(), spared]);
@@ -255,7 +256,7 @@ impl PolicyEvaluator {
             let permit = held.pod.permit();
             permit.set(held.result.permission, held.ruling.order(), indexes);
         }
-        state.report_contradictions();
+        state.report_conflicts();
     }
 
     /// Whether a pod of this node runs, and all that ran at a moment is gone, in nanoseconds of CLOCK_MONOTONIC.
@@ -311,9 +312,9 @@ impl State {
         self.pods = pods;
     }
 
-    fn report_contradictions(&mut self) {
+    fn report_conflicts(&mut self) {
         for held in self.pods.values() {
-            for (one, other) in held.ruling.contradictions() {
+            for (one, other) in held.ruling.conflicts() {
                 let pair = (one.policy.name.clone(), other.policy.name.clone());
                 if self.reported_contradictions.contains_key(&pair)
                     || self.reported_contradictions.len() >= MOST_REPORTED

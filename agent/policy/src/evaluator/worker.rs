@@ -18,6 +18,8 @@ use crate::{
 
 /// Most questions at the same time.
 const AT_ONCE: usize = 8;
+/// Names that are looked up at the same time.
+const LOOKUPS_AT_ONCE: usize = 4;
 /// Longest time between two evaluations of all pods, where rules or rates hold.
 const EVALUATION_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two evaluations, since each takes CPU time.
@@ -54,7 +56,7 @@ impl Worker {
     pub fn start(evaluator: Arc<PolicyEvaluator>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(2)
+            .max_blocking_threads(LOOKUPS_AT_ONCE)
             .build()?;
         let stop = Arc::new(tokio::sync::Notify::new());
         let stopped = Arc::clone(&stop);

@@ -1,12 +1,14 @@
 //! The address that a gate asks, and the addresses that it may not ask.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::LazyLock,
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _},
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
 
 use ipnet::{IpNet, Ipv4Net};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, task::JoinSet};
 
 use super::{Hosts, ProbeError};
 
@@ -157,10 +159,13 @@ pub(super) async fn connect(
     port: u16,
     filter: Filter<'_>,
 ) -> Result<TcpStream, ProbeError> {
-    let addresses = tokio::net::lookup_host((host, port)).await;
-    let addresses: Vec<SocketAddr> = addresses
-        .map_err(|e| bad_host(host, &e.to_string()))?
-        .collect();
+    let resolve = move |name: &str| Ok((name, port).to_socket_addrs()?.collect());
+    let addresses: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+        Ok(ip) => vec![SocketAddr::new(ip, port)],
+        Err(_) => look_up(host, resolve)
+            .await
+            .map_err(|e| bad_host(host, &e.to_string()))?,
+    };
     let mut last = bad_host(host, "has no address");
     for address in addresses {
         if let Some(reason) = filter.refusal(address) {
@@ -179,9 +184,85 @@ pub(super) async fn connect(
     Err(last)
 }
 
+/// The lookups of each name, which follow one another: a name server that hangs keeps no thread from other names.
+static LOOKUPS: Mutex<BTreeMap<String, Weak<tokio::sync::Mutex<()>>>> = Mutex::new(BTreeMap::new());
+
+/// Looks a name up on a thread that may wait. A caller that waits no longer takes its lookup with it, unless that has begun.
+async fn look_up<T: Send + 'static>(
+    name: &str,
+    resolve: impl FnOnce(&str) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let turns = {
+        let mut all = LOOKUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, turns| turns.strong_count() > 0);
+        let known = all.get(name).and_then(Weak::upgrade);
+        let turns = known.unwrap_or_default();
+        all.insert(name.to_owned(), Arc::downgrade(&turns));
+        turns
+    };
+    let turn = turns.lock_owned().await;
+    let name = name.to_owned();
+    // A task of the set that has not begun when the set goes does not begin any more.
+    let mut lookup = JoinSet::new();
+    lookup.spawn_blocking(move || {
+        let _turn = turn;
+        resolve(&name)
+    });
+    match lookup.join_next().await {
+        Some(Ok(found)) => found,
+        Some(Err(error)) => Err(io::Error::other(error)),
+        None => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::{
+            atomic::{AtomicU32, Ordering},
+            mpsc,
+        },
+        time::Duration,
+    };
+
     use super::*;
+
+    #[test]
+    fn a_name_that_is_looked_up_for_long_holds_up_no_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .max_blocking_threads(2)
+            .build()
+            .unwrap();
+        let begun = Arc::new(AtomicU32::new(0));
+        let (end, hangs) = mpsc::channel::<()>();
+        let hangs = Arc::new(Mutex::new(hangs));
+        let asked = |name: &'static str| {
+            let (begun, hangs) = (Arc::clone(&begun), Arc::clone(&hangs));
+            let resolve = move |name: &str| {
+                if name == "hangs" {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    let _ = hangs.lock().unwrap().recv();
+                }
+                Ok(name.len())
+            };
+            tokio::time::timeout(Duration::from_millis(20), look_up(name, resolve))
+        };
+        runtime.block_on(async {
+            let all = (0..50).map(|_| asked("hangs"));
+            let answers = futures::future::join_all(all).await;
+            assert!(answers.iter().all(Result::is_err));
+            assert!(asked("hangs").await.is_err());
+            let other = tokio::time::timeout(Duration::from_secs(60), async {
+                look_up("other", |name: &str| Ok(name.len())).await.unwrap()
+            });
+            assert_eq!(other.await.unwrap(), 5);
+        });
+        drop(end);
+        // Waits for what has begun.
+        drop(runtime);
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn an_endpoint_is_a_host_with_or_without_the_gates_port() {
