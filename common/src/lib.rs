@@ -1,6 +1,6 @@
 //! What crosses from the kernel programs to the agent: records of the ring buffers and values of the maps, one file per
-//! topic, the same names as in `ebpf/src`, `agent/node/src/trigger` and `tests/tests/kernel`. PIDs need no more than
-//! [`counter`], which, as [`drops`], is tested with the other topics.
+//! topic, the same names as in `ebpf/src`, `agent/node/src/trigger` and `tests/tests/kernel`. It must not know the standard
+//! library or any decision. PIDs need no more than [`counter`], which, as [`drops`], is tested with the other topics.
 #![no_std]
 
 pub mod cgroups;

@@ -1,5 +1,5 @@
 //! Decodes every document: the configuration file, the KubeletConfiguration, the pod manifest, pods and summaries of
-//! Kubernetes.
+//! Kubernetes. It must not know the network or the kernel's files.
 //!
 //! Fields that the kubelet has too are named as in the KubeletConfiguration; an absent one means the kubelet's default.
 

@@ -442,20 +442,20 @@ mod tests {
     #[test]
     fn a_permission_ends_by_itself() {
         let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
-        let lets_go = |now| limiter.allows(&pod, now, EvictionKind::Urgent, LastResort::None);
+        let allows = |now| limiter.allows(&pod, now, EvictionKind::Urgent, LastResort::None);
         assert!(
-            lets_go(u64::MAX - 1)
+            allows(u64::MAX - 1)
                 && limiter.allows(&pod, 5, EvictionKind::KernelKill, LastResort::None)
         );
         pod.permit.set(Permission::Until(100), -7, &[]);
-        assert!(lets_go(99) && !lets_go(100));
+        assert!(allows(99) && !allows(100));
         assert!(
             !limiter.allows(&pod, 99, EvictionKind::KernelKill, LastResort::None),
             "the kernel reads no clock"
         );
         assert_eq!(pod.permit.order(), -7);
-        pod.permit.set(Permission::NotNow, 0, &[]);
-        assert!(!lets_go(0));
+        pod.permit.set(Permission::Denied, 0, &[]);
+        assert!(!allows(0));
         assert!(limiter.allows(&pod, 0, EvictionKind::Urgent, LastResort::Conditional));
         pod.permit.set(Permission::Never, 0, &[]);
         assert!(!limiter.allows(&pod, 0, EvictionKind::Urgent, LastResort::Conditional));
@@ -473,7 +473,7 @@ mod tests {
         let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
         let state = |resort| limiter.state_of(&pod, 5, EvictionKind::Urgent, resort, false);
         assert_eq!(state(LastResort::None), Eligible);
-        pod.permit.set(Permission::NotNow, 0, &[]);
+        pod.permit.set(Permission::Denied, 0, &[]);
         assert_eq!(state(LastResort::None), Protected);
         assert_eq!(state(LastResort::Conditional), Eligible);
         assert_eq!(
@@ -575,7 +575,7 @@ mod tests {
         limiter.pause(true);
         assert!(!may_go(kind));
         limiter.pause(false);
-        pod.set(Permission::NotNow, 0, &[1, 2]);
+        pod.set(Permission::Denied, 0, &[1, 2]);
         assert!(!may_go(kind));
         pod.set(Permission::Always, 0, &[1, 2]);
         limiter.charge_restored(2, 5);
@@ -596,17 +596,17 @@ mod tests {
             exhausted_in: 1,
             growth: 1,
         };
-        let lets_go = |pod: usize, now, cause, urgency| {
+        let allows = |pod: usize, now, cause, urgency| {
             let kind = EvictionKind::of(&decision(cause, urgency));
             limiter.allows(&pods[pod], now, kind, LastResort::None)
         };
-        assert!(lets_go(0, 10, short, Some(paced)) && lets_go(1, 10, short, Some(paced)));
+        assert!(allows(0, 10, short, Some(paced)) && allows(1, 10, short, Some(paced)));
         limiter.charge_for(short, &pods[0], 10);
-        assert!(!lets_go(1, 11, short, Some(paced)) && !lets_go(1, 11, short, None));
-        assert!(lets_go(1, 11, short, Some(urgent)));
+        assert!(!allows(1, 11, short, Some(paced)) && !allows(1, 11, short, None));
+        assert!(allows(1, 11, short, Some(urgent)));
         let own_limit = Cause::LocalStorage("emptydirfs.limit");
-        assert!(lets_go(1, 11, own_limit, None), "the fleet counts none");
-        assert!(lets_go(1, 60, short, Some(paced)));
+        assert!(allows(1, 11, own_limit, None), "the fleet counts none");
+        assert!(allows(1, 60, short, Some(paced)));
     }
 
     const SLOW: FleetRules = FleetRules {
@@ -649,12 +649,12 @@ mod tests {
             .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, None, 0, Some(2));
-        let lets_go = |pod: usize, now| {
+        let allows = |pod: usize, now| {
             limiter.allows(&pods[pod], now, EvictionKind::Urgent, LastResort::None)
         };
         limiter.charge_in_shadow(&pods[0], 110, ShadowChooser::FastPath);
         limiter.charge_in_shadow(&pods[1], 120, ShadowChooser::Manager);
-        assert!(!lets_go(2, 130), "two would be gone");
+        assert!(!allows(2, 130), "two would be gone");
         assert!(!limiter.allows_paced(169) && limiter.allows_paced(170));
         assert_eq!(limiter.last_eviction(), None, "no other node is told");
         let is_away = |pod: usize| limiter.is_evicted_or_chosen(&pods[pod].state);
@@ -664,17 +664,17 @@ mod tests {
         limiter.forget_shadow_victims(ShadowChooser::FastPath);
         assert!(!is_away(0) && is_away(1));
         limiter.set_quota(9, None, 0, None);
-        assert!(!lets_go(2, 1109), "the rate was used up nevertheless");
-        assert!(lets_go(2, 1110));
+        assert!(!allows(2, 1109), "the rate was used up nevertheless");
+        assert!(allows(2, 1110));
 
         limiter.charge_in_shadow(&pods[2], 1115, ShadowChooser::FastPath);
         limiter.charge(&pods[0], 1116);
-        assert!(!lets_go(1, 1117));
+        assert!(!allows(1, 1117));
         limiter.forget_shadow();
-        assert!(lets_go(1, 1117), "one has left in earnest");
+        assert!(allows(1, 1117), "one has left in earnest");
         assert!(!is_away(2) && !is_away(1) && is_away(0));
         limiter.charge(&pods[1], 1118);
-        assert!(!lets_go(2, 1119));
+        assert!(!allows(2, 1119));
         // What was counted of all pods is not less than the policy side has seen.
         assert_eq!(limiter.charged_in_total(9), 5);
     }
@@ -731,12 +731,12 @@ mod tests {
             .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, Some(1), 1000, None);
-        let lets_go =
+        let allows =
             |pod: &BarePod| limiter.allows(pod, 20, EvictionKind::Urgent, LastResort::None);
         limiter.charge_request(&pods[0], 10);
-        assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
-        pods[0].permit.set(Permission::NotNow, 0, &[3, 9]);
-        assert!(!lets_go(&pods[0]), "a policy may");
+        assert!(allows(&pods[0]) && !allows(&pods[1]));
+        pods[0].permit.set(Permission::Denied, 0, &[3, 9]);
+        assert!(!allows(&pods[0]), "a policy may");
 
         limiter.charge(&pods[0], 30);
         assert_eq!(limiter.charged_in_total(3), 1);
@@ -745,7 +745,7 @@ mod tests {
         // It runs anew.
         limiter.charge_request(&pods[2], 40);
         pods[2].state.forget_eviction(40);
-        assert!(!lets_go(&pods[2]));
+        assert!(!allows(&pods[2]));
     }
 
     #[test]

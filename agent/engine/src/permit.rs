@@ -44,7 +44,7 @@ pub enum Permission {
     /// Permission until this moment (nanoseconds of CLOCK_MONOTONIC), unless it is renewed before.
     Until(u64),
     /// No permission at this moment.
-    NotNow,
+    Denied,
     /// No permission for pressure, at any time.
     Never,
 }
@@ -92,7 +92,7 @@ impl EvictionPermit {
         let until = match permission {
             Permission::Always => UNBOUNDED,
             Permission::Until(until) => until.min(UNBOUNDED - 1),
-            Permission::NotNow | Permission::Never => 0,
+            Permission::Denied | Permission::Never => 0,
         };
         self.until.store(until, Ordering::Release);
     }
@@ -109,7 +109,7 @@ impl EvictionPermit {
             UNBOUNDED => Permission::Always,
             until if now < until => Permission::Until(until),
             _ if self.never.load(Ordering::Relaxed) => Permission::Never,
-            _ => Permission::NotNow,
+            _ => Permission::Denied,
         }
     }
 

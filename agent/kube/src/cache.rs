@@ -320,7 +320,7 @@ mod tests {
         first.keep().await;
         let second = agent(dir.path()).await;
         assert!(!second.restore());
-        assert_eq!(second.pods.with(|store| store.len()), 1);
+        assert_eq!(second.pods.with(|store| store.pods().count()), 1);
         list(&second);
         second.set_policies_known();
         second.keep().await;
@@ -385,6 +385,6 @@ mod tests {
         read.await.expect("a thread").expect("a pipe");
         let next = agent(dir.path()).await;
         next.restore();
-        assert_eq!(next.pods.with(|store| store.len()), 1);
+        assert_eq!(next.pods.with(|store| store.pods().count()), 1);
     }
 }

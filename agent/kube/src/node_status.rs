@@ -69,14 +69,14 @@ pub struct OwnTaint {
 
 /// Conditions and taints that are on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOver {
+pub struct PreviousStatus {
     /// The conditions.
     pub conditions: BTreeSet<NodeCondition>,
     /// The taints, also those that this configuration would write with another key or effect.
     pub taints: BTreeSet<OwnTaint>,
 }
 
-impl LeftOver {
+impl PreviousStatus {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.taints.is_empty()
@@ -97,7 +97,7 @@ pub struct StaleConditions {
 
 impl StaleConditions {
     /// Conditions that were found, and stay for `stay` from now.
-    pub fn new(there: LeftOver, stay: Duration) -> Self {
+    pub fn new(there: PreviousStatus, stay: Duration) -> Self {
         Self {
             conditions: there.conditions,
             taints: there.taints,
@@ -203,7 +203,7 @@ impl NodeWriter {
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub async fn left_over(&self) -> Result<LeftOver, ApiError> {
+    pub async fn left_over(&self) -> Result<PreviousStatus, ApiError> {
         let node = self.read().await?;
         let items = |list: &Value| list.as_array().cloned().unwrap_or_default();
         let conditions = items(&node["status"]["conditions"]);
@@ -218,7 +218,7 @@ impl NodeWriter {
                 effect: taint["effect"].as_str().unwrap_or_default().to_owned(),
             })
         });
-        Ok(LeftOver {
+        Ok(PreviousStatus {
             conditions: ALL.into_iter().filter(is_there).collect(),
             taints: own.collect(),
         })

@@ -145,16 +145,6 @@ impl PodStore {
         self.synced
     }
 
-    /// Number of pods in the store.
-    pub fn len(&self) -> usize {
-        self.pods.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.pods.is_empty()
-    }
-
     /// The UIDs that cgroups have in their names.
     pub fn uids(&self) -> BTreeSet<&str> {
         self.pods.values().map(cgroup_uid).collect()
@@ -214,7 +204,7 @@ mod tests {
         store.begin_relist();
         store.put(pod("a"));
         store.put(pod("b"));
-        assert!(store.is_empty(), "half a list is none");
+        assert!(store.pods.is_empty(), "half a list is none");
         store.end_relist();
         assert!(store.is_synced());
         store.begin_relist();
@@ -231,7 +221,7 @@ mod tests {
         assert!(store.put(mirror.clone()).mirror);
         assert!(store.get(HASH).is_some());
         store.remove(&mirror);
-        assert!(store.is_empty());
+        assert!(store.pods.is_empty());
     }
 
     #[test]
@@ -257,7 +247,7 @@ mod tests {
             store.remove(&forged);
             assert_eq!(store.get(&real.uid), Some(&real));
             store.remove(&real);
-            assert!(store.is_empty());
+            assert!(store.pods.is_empty());
         }
     }
 
@@ -302,7 +292,7 @@ mod tests {
         store.put(pod("a"));
         store.put(pod("b"));
         store.put_over(&pod("a"));
-        assert!(store.get("a").is_none() && store.len() == 1);
+        assert!(store.get("a").is_none() && store.pods.len() == 1);
         // Pods that run have cgroups; one that waits for its node or goes may have none.
         let (running, mirror) = ("Running".to_owned(), mirror("of-the-mirror", HASH));
         for (pod, is_deleting) in [(pod("c"), false), (pod("d"), true), (mirror, false)] {
@@ -336,6 +326,6 @@ mod tests {
     fn a_pod_without_uid_is_left_out() {
         let mut store = PodStore::default();
         assert!(store.put(pod("")).no_uid);
-        assert!(store.is_empty());
+        assert!(store.pods.is_empty());
     }
 }

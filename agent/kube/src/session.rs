@@ -34,7 +34,7 @@ use crate::{
     announcement::Announcements,
     cache::{CacheSettings, ClusterCache},
     fleet_brake::FleetBrake,
-    node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
+    node_status::{DesiredStatus, NodeWriter, PreviousStatus, StaleConditions},
     oom_events::OomEventLimiter,
     reporter::{Job, QUEUE, Reporter, is_old},
     soft_eviction::{SoftEvictor, SoftRequest},
@@ -575,7 +575,7 @@ async fn keep_node(
 async fn find_left_over(
     writer: &NodeWriter,
     desired: &mut channel::Receiver<DesiredStatus>,
-) -> LeftOver {
+) -> PreviousStatus {
     const FIRST_PAUSE: Duration = Duration::from_millis(500);
     let mut pause = FIRST_PAUSE;
     let mut is_logged = false;
@@ -585,7 +585,7 @@ async fn find_left_over(
             Err(error) => error,
         };
         if desired.has_changed().is_err() {
-            return LeftOver::default();
+            return PreviousStatus::default();
         }
         if error.is_retryable() {
             sleep_and_double(&mut pause, Duration::from_secs(30)).await;
@@ -606,10 +606,10 @@ async fn find_left_over(
                 }
             }
         };
-        let nothing = StaleConditions::new(LeftOver::default(), Duration::ZERO);
+        let nothing = StaleConditions::new(PreviousStatus::default(), Duration::ZERO);
         // It is read again while nothing is written.
         if writer.run_until(readable, nothing, desired).await.is_none() {
-            return LeftOver::default();
+            return PreviousStatus::default();
         }
         pause = FIRST_PAUSE;
     }

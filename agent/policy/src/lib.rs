@@ -4,7 +4,7 @@
 //! turns them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast
 //! path only reads these numbers.
 
-pub mod contradiction;
+pub mod conflict;
 pub mod evaluator;
 pub mod expression;
 pub mod file;

@@ -80,7 +80,7 @@ impl Selector {
     }
 
     fn check(&self, path: &str) -> Result<(), ConfigError> {
-        match self.contradiction() {
+        match self.conflict() {
             Some(key) => Err(ConfigError::text(
                 path,
                 &key,
@@ -93,7 +93,7 @@ impl Selector {
     /// Whether some labels are selected by this selector and by none of the others. Each step of the search counts down
     /// `steps`; when none is left the answer is yes.
     pub(crate) fn selects_beyond(&self, others: &[&Self], steps: &mut u32) -> bool {
-        self.contradiction().is_none() && self.clone().avoids(others, steps)
+        self.conflict().is_none() && self.clone().avoids(others, steps)
     }
 
     /// Whether this selector, which selects something, selects anything that none of the others does.
@@ -177,7 +177,7 @@ impl Selector {
     }
 
     /// A label whose requirements cannot be met together.
-    fn contradiction(&self) -> Option<String> {
+    fn conflict(&self) -> Option<String> {
         let key = self.keys().find(|key| self.is_impossible(key))?;
         Some(key.to_owned())
     }

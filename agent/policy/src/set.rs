@@ -112,7 +112,7 @@ impl Ruling {
     }
 
     /// Pairs of rules that say different things about the pod. The more sparing one decides.
-    pub fn contradictions(&self) -> impl Iterator<Item = (&Applied, &Applied)> {
+    pub fn conflicts(&self) -> impl Iterator<Item = (&Applied, &Applied)> {
         let pairs = self.rules.iter().enumerate().flat_map(|(i, one)| {
             let others = self.rules[i + 1..].iter();
             others.map(move |other| (one, other))

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 
 use super::{EvictionPolicy, PolicyEvaluator};
-use crate::contradiction::Contradiction;
+use crate::conflict::Conflict;
 use state::{Object, State};
 
 mod state;
@@ -30,10 +30,10 @@ pub struct PolicyStatus {
     pub refused: Option<String>,
     /// Warning about what is unsafe in this version although it is in force.
     pub warning: Option<String>,
-    /// Other objects that can contradict this one, as [`crate::contradiction::named`] names them. Policies of files do
+    /// Other objects that can contradict this one, as [`crate::conflict::named`] names them. Policies of files do
     /// not count: they differ from node to node.
     pub may_contradict: Arc<[String]>,
-    /// A contradiction with one of these objects about a pod of this node, in words.
+    /// A conflict with one of these objects about a pod of this node, in words.
     pub contradicts: Option<String>,
     /// Whether this agent has seen a pod that this version selects.
     pub selects: bool,
@@ -116,17 +116,17 @@ impl PolicyStore {
             return false;
         }
         let matched: BTreeMap<_, _> = self.evaluator.matched().into_iter().collect();
-        let contradictions = self.evaluator.contradictions();
+        let conflicts = self.evaluator.conflicts();
         let mut state = self.state();
         let mut changed = false;
-        for (one, other) in &contradictions {
-            let seen = Contradiction {
+        for (one, other) in &conflicts {
+            let seen = Conflict {
                 one: &one.policy,
                 rule: one.index(),
                 other: &other.policy,
                 other_rule: other.index(),
             };
-            changed |= state.add_contradiction(&seen) | state.add_contradiction(&seen.turned());
+            changed |= state.add_conflict(&seen) | state.add_conflict(&seen.turned());
         }
         let State { files, objects, .. } = &mut *state;
         for (name, object) in objects {

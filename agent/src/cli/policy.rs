@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use evictd_config::one_line;
-use evictd_policy::{PodEvictionPolicy, contradiction, evaluator::Explanation, file, tolerations};
+use evictd_policy::{PodEvictionPolicy, conflict, evaluator::Explanation, file, tolerations};
 use serde_json::{Value, json};
 
 use super::{
@@ -101,7 +101,7 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
             text += &format!("note: {}: {warning}\n", one_line(&policy.name));
         }
     }
-    for found in contradiction::among(&policies) {
+    for found in conflict::among(&policies) {
         let (name, words) = (one_line(&found.one.name), one_line(&found.words()));
         text += &format!("note: {name}: {words}\n");
     }

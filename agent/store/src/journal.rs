@@ -286,6 +286,13 @@ impl<D: Disk> Journal<D> {
         for record in read_what_can_be(&self.dir, |_| true)? {
             unreported.note(&record);
         }
+        let forgotten = unreported.forgotten();
+        if forgotten > 0 {
+            tracing::warn!(
+                forgotten,
+                "more evictions wait for their report than are kept: the oldest get none"
+            );
+        }
         let waiting = unreported.waiting().cloned().collect();
         self.to_carry = self.not_in_this_file();
         Ok(waiting)
@@ -294,11 +301,6 @@ impl<D: Disk> Journal<D> {
     /// Directory of the journal's files.
     pub fn dir(&self) -> &Path {
         &self.dir
-    }
-
-    /// Evictions that were forgotten because too many waited.
-    pub fn forgotten(&self) -> u64 {
-        self.unreported.as_ref().map_or(0, ReportBacklog::forgotten)
     }
 
     /// Counts the records that could not be written.

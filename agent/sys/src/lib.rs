@@ -1,7 +1,6 @@
 //! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, priorities of threads,
-//! the end of threads, limits of the process, perf events, files that are replaced as a whole.
-//!
-//! Must not know: cgroupfs, procfs but for the ID of the boot and a sysctl, tokio.
+//! the end of threads, limits of the process, perf events, files that are replaced as a whole. It must not know cgroupfs,
+//! procfs but for the ID of the boot and a sysctl, or tokio.
 
 pub mod clock;
 pub mod eventfd;

@@ -105,7 +105,7 @@ fn a_permission_counts_at_once() {
     let (node, mut hogs) = as_root!(pods("polflip", &[("big", "200")]));
     let table = node.table();
     let entry = Arc::clone(&table.entries[0]);
-    entry.permit.set(Permission::NotNow, 0, &[]);
+    entry.permit.set(Permission::Denied, 0, &[]);
     let watched = node.watched_with(table, Options::at(400));
     watched.has_no_candidates();
     assert!(hogs[0].is_alive());
@@ -210,7 +210,7 @@ fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     node.limiter.set_last_resort(LastResort::Any);
     let table = node.table();
     set(&table, "never", Permission::Never, 0, &[]);
-    set(&table, "when", Permission::NotNow, 0, &[]);
+    set(&table, "when", Permission::Denied, 0, &[]);
     set(&table, "grows", Permission::Never, 0, &[]);
     let watched = node.watched_with(table, Options::at(320));
     // It is not urgent.

@@ -109,13 +109,13 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     evaluator.set_pods(&table.entries);
     let limiter = evaluator.limiter();
     let free = || {
-        let lets_go = |e: &&Arc<evictd_node::pods::table::PodEntry>| {
+        let allows = |e: &&Arc<evictd_node::pods::table::PodEntry>| {
             limiter.allows(&***e, monotonic_ns(), EvictionKind::Urgent, LastResort::Any)
         };
         table
             .entries
             .iter()
-            .filter(lets_go)
+            .filter(allows)
             .map(|e| e.pod.name.clone())
             .collect::<Vec<_>>()
     };

@@ -1,4 +1,4 @@
-//! What the status of a policy says that takes a pod to know: contradictions, and whether it selects a pod. Agents on many
+//! What the status of a policy says that takes a pod to know: conflicts, and whether it selects a pod. Agents on many
 //! nodes see different pods and must end with the same words (R38).
 
 use evictd_node::pods::table::PodEntry;

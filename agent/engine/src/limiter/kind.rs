@@ -90,7 +90,7 @@ impl EvictionLimiter {
         }
         match pod.permit().permission(now) {
             Permission::Always | Permission::Until(_) => true,
-            Permission::NotNow => resort >= LastResort::Conditional,
+            Permission::Denied => resort >= LastResort::Conditional,
             Permission::Never => resort >= LastResort::Any,
         }
     }

@@ -14,7 +14,7 @@ pub const SELECTS_PODS: &str = "SelectsPods";
 const OURS: [&str; 3] = [ACCEPTED, CONTRADICTS, SELECTS_PODS];
 
 /// A condition without what the server or the clock adds.
-struct Said<'a> {
+struct WantedCondition<'a> {
     of_type: &'static str,
     status: &'static str,
     reason: &'static str,
@@ -22,8 +22,8 @@ struct Said<'a> {
 }
 
 /// What an object with these conditions should say. Of a version that cannot be used nothing else is known.
-fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<Said<'a>> {
-    let said = |of_type, (status, reason, message)| Said {
+fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<WantedCondition<'a>> {
+    let said = |of_type, (status, reason, message)| WantedCondition {
         of_type,
         status,
         reason,
@@ -32,7 +32,7 @@ fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<Said<'a>
     if let Some(place) = &status.refused {
         return vec![said(ACCEPTED, ("False", "Invalid", place.as_str()))];
     }
-    // What one agent has seen, the others believe; of a contradiction only as long as there can be one.
+    // What one agent has seen, the others believe; of a conflict only as long as there can be one.
     let event = about(conditions, CONTRADICTS, status).find(|c| c["status"] == "True");
     let event = event.and_then(|c| c["message"].as_str());
     let still_can =
@@ -94,7 +94,7 @@ pub(super) fn is_about(conditions: &[Value], status: &PolicyStatus) -> bool {
 /// Whether these conditions say what is thought, and of ours nothing else.
 pub(super) fn say(conditions: &[Value], status: &PolicyStatus) -> bool {
     let wanted = wanted(conditions, status);
-    let is_there = |said: &Said<'_>| {
+    let is_there = |said: &WantedCondition<'_>| {
         about(conditions, said.of_type, status).any(|c| {
             c["status"] == said.status && c["reason"] == said.reason && c["message"] == said.message
         })

@@ -128,7 +128,7 @@ pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> 
             Err(error) => last = format!("{}: {error}", when.text().trim()),
         }
     }
-    no(Permission::NotNow, last)
+    no(Permission::Denied, last)
 }
 
 /// The result of several rules together: the most sparing one decides.
@@ -140,7 +140,7 @@ pub fn most_restrictive(results: impl IntoIterator<Item = RuleResult>) -> RuleRe
     let sparing = |result: &RuleResult| match result.permission {
         Permission::Always => (0, 0),
         Permission::Until(end) => (1, u64::MAX - end),
-        Permission::NotNow => (2, 0),
+        Permission::Denied => (2, 0),
         Permission::Never => (3, 0),
     };
     results.into_iter().max_by_key(sparing).unwrap_or(no_rule)

@@ -37,7 +37,7 @@ impl PolicyEvaluator {
 
     /// Rules that have contradicted each other on a pod since these policies came into force: the first pair of rules
     /// for each pair of policies.
-    pub fn contradictions(&self) -> Vec<(Applied, Applied)> {
+    pub fn conflicts(&self) -> Vec<(Applied, Applied)> {
         self.state()
             .reported_contradictions
             .values()

@@ -11,7 +11,7 @@ use super::{
     super::{EvictionPolicy, PodEvictionPolicy, PolicySet},
     PolicyStatus,
 };
-use crate::contradiction::{self, Contradiction};
+use crate::conflict::{self, Conflict};
 
 /// Most objects that are kept. Further ones are left out, and the log says so.
 pub(super) const MOST_OBJECTS: usize = 256;
@@ -192,9 +192,9 @@ impl State {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
         let newest: Vec<_> = self.objects.values().filter_map(newest).collect();
         let mut others: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for found in contradiction::among(newest.iter().map(Arc::as_ref)) {
+        for found in conflict::among(newest.iter().map(Arc::as_ref)) {
             for pair in [found.turned(), found] {
-                let other = contradiction::named(&pair.other.name, pair.other.generation);
+                let other = conflict::named(&pair.other.name, pair.other.generation);
                 others.entry(&pair.one.name).or_default().push(other);
             }
         }
@@ -208,16 +208,16 @@ impl State {
         }
     }
 
-    /// Takes note of a contradiction on a pod. Answers whether it is new, and one between the newest versions of two
+    /// Takes note of a conflict on a pod. Answers whether it is new, and one between the newest versions of two
     /// objects.
-    pub fn add_contradiction(&mut self, seen: &Contradiction<'_>) -> bool {
+    pub fn add_conflict(&mut self, seen: &Conflict<'_>) -> bool {
         let Some(object) = self.objects.get_mut(&seen.one.name) else {
             return false;
         };
         let is_newest = object
             .newest()
             .is_some_and(|good| *good.policy == *seen.one);
-        let other = contradiction::named(&seen.other.name, seen.other.generation);
+        let other = conflict::named(&seen.other.name, seen.other.generation);
         let status = &mut object.status;
         if !is_newest || status.contradicts.is_some() || !status.may_contradict.contains(&other) {
             return false;

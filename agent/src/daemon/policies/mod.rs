@@ -156,8 +156,8 @@ impl Policies {
             matched.map(|(name, pods)| (name, pods as u64)).collect()
         };
         let evaluator = Arc::clone(&self.evaluator);
-        let contradictions = move || {
-            let pairs = evaluator.contradictions().into_iter();
+        let conflicts = move || {
+            let pairs = evaluator.conflicts().into_iter();
             let rules = pairs.map(|(one, other)| format!("{} {}", one.name(), other.name()));
             rules.map(|rules| (rules, true)).collect()
         };
@@ -192,7 +192,7 @@ impl Policies {
                 "policy_conflicts",
                 "Rules of the same precedence that contradict each other on a pod of this node",
                 "rules",
-                contradictions,
+                conflicts,
             ),
             MetricFamily::labelled(
                 gauge,

@@ -9,7 +9,7 @@ use evictd_tests::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Said, Task, guest,
+    Outcome, Task, guest,
     meter::{Measure, Meminfo, Meter, Sample},
     rival::Rival,
 };
@@ -76,7 +76,7 @@ impl NodeHeat {
     }
 }
 
-pub fn run(task: &Task) -> Result<Said> {
+pub fn run(task: &Task) -> Result<Outcome> {
     let rival = Rival::named(&task.rival)
         .with_context(|| format!("{}: no agent has this name", task.rival))?;
     guest::prepare()?;
@@ -88,7 +88,7 @@ pub fn run(task: &Task) -> Result<Said> {
     let files = tempfile::tempdir()?;
     let mut running = match rival.start(&stage, task.threshold, files.path()) {
         Ok(running) => running,
-        Err(error) => return Ok(Said::Absent(format!("{error:#}"))),
+        Err(error) => return Ok(Outcome::Absent(format!("{error:#}"))),
     };
     let hog_pod = stage.directory_of(HOG).unwrap_or_default();
     let trace = Trace::start_for("sig == 9 || sig == 15")?;
@@ -118,7 +118,7 @@ pub fn run(task: &Task) -> Result<Said> {
     let since = |ns: u64| crossing.map(|at| (ns as f64 - at as f64) / 1e6);
     let gone = samples.iter().find(|s| !s.hog_lives).map(|s| s.time_ns);
     let at_kill = first.and_then(|kill| samples.iter().rfind(|s| s.time_ns <= kill.time_ns));
-    Ok(Said::Heat(Box::new(NodeHeat {
+    Ok(Outcome::Heat(Box::new(NodeHeat {
         contender: task.rival.clone(),
         way: task.way.clone(),
         rate: task.rate,

@@ -41,7 +41,7 @@ pub struct Task {
 /// What a heat says, as one line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Said {
+enum Outcome {
     Heat(Box<NodeHeat>),
     /// The contender did not start, for this reason.
     Absent(String),
@@ -86,8 +86,8 @@ pub fn run(task: &Task) -> Result<()> {
     );
     let said = heat::run(task)?;
     match &said {
-        Said::Heat(heat) => println!("node: {}", heat.summary()),
-        Said::Absent(reason) => println!("node: did not take part: {reason}"),
+        Outcome::Heat(heat) => println!("node: {}", heat.summary()),
+        Outcome::Absent(reason) => println!("node: did not take part: {reason}"),
     }
     println!("{MARK}{}", serde_json::to_string(&said)?);
     Ok(())

@@ -3,7 +3,7 @@
 use evictd_tests::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{MARK, NodeHeat, Programme, Said, Task};
+use super::{MARK, NodeHeat, Outcome, Programme, Task};
 use crate::{
     heat::Killer,
     stats::{Distribution, count},
@@ -95,8 +95,8 @@ pub fn read(file: &Path, programme: &Programme) -> Result<Race> {
             bail!("no heat: {:?}", job.argv);
         };
         match said(&job) {
-            Ok(Said::Heat(heat)) => race.heats.push(*heat),
-            Ok(Said::Absent(reason)) => {
+            Ok(Outcome::Heat(heat)) => race.heats.push(*heat),
+            Ok(Outcome::Absent(reason)) => {
                 let absent = (task.rival, reason);
                 if !race.absent.iter().any(|(name, _)| *name == absent.0) {
                     race.absent.push(absent);
@@ -122,7 +122,7 @@ fn task(argv: &[String]) -> Option<Task> {
 }
 
 /// What a job has said; or what became of it instead.
-fn said(job: &Job) -> Result<Said, String> {
+fn said(job: &Job) -> Result<Outcome, String> {
     let line = job.output.lines().find_map(|l| l.strip_prefix(MARK));
     match line.map(serde_json::from_str) {
         Some(Ok(said)) => Ok(said),
@@ -212,6 +212,6 @@ mod tests {
             Some("exit code 2: bench: mount /dev/vda: x")
         );
         let absent = job("NODE-HEAT {\"absent\":\"no bus\"}\n", None);
-        assert!(matches!(said(&absent), Ok(Said::Absent(reason)) if reason == "no bus"));
+        assert!(matches!(said(&absent), Ok(Outcome::Absent(reason)) if reason == "no bus"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Whether two policies *can* contradict each other follows from their texts alone, so that every agent finds the same.
 //! Most pairs can, since a pod may have any labels together. Whether they *do* takes a pod, and each agent sees only
-//! the pods of its node. A policy's status has a contradiction once an agent has seen such a pod, for as long as the
+//! the pods of its node. A policy's status has a conflict once an agent has seen such a pod, for as long as the
 //! two policies can contradict each other.
 
 use super::{
@@ -17,7 +17,7 @@ const STEPS_OF_A_PAIR: u32 = 200;
 
 /// Rules of two policies of the same precedence that hold for the same pods and say different things.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Contradiction<'a> {
+pub struct Conflict<'a> {
     /// One policy.
     pub one: &'a EvictionPolicy,
     /// Position of its rule.
@@ -30,7 +30,7 @@ pub struct Contradiction<'a> {
 
 /// Every pair of policies that can contradict each other, each pair once, with the first two rules that do. Policies in
 /// shadow mode decide nothing and contradict no other policy.
-pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<Contradiction<'a>> {
+pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<Conflict<'a>> {
     let mut policies: Vec<_> = policies.into_iter().filter(|p| !p.shadow).collect();
     policies.sort_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
     let (mut found, mut steps) = (Vec::new(), STEPS);
@@ -38,7 +38,7 @@ pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<
         let equals = policies[at + 1..].iter();
         for other in equals.take_while(|p| p.precedence == one.precedence) {
             if let Some((rule, other_rule)) = between(one, other, &mut steps) {
-                found.push(Contradiction {
+                found.push(Conflict {
                     one,
                     rule,
                     other,
@@ -48,13 +48,13 @@ pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<
         }
     }
     if steps == 0 {
-        tracing::warn!("there are too many rules to find all contradictions between policies");
+        tracing::warn!("there are too many rules to find all conflicts between policies");
     }
     found
 }
 
-impl Contradiction<'_> {
-    /// Returns the same contradiction, with the other policy first.
+impl Conflict<'_> {
+    /// Returns the same conflict, with the other policy first.
     pub fn turned(&self) -> Self {
         Self {
             one: self.other,
@@ -64,7 +64,7 @@ impl Contradiction<'_> {
         }
     }
 
-    /// Describes the contradiction for a reader of the first policy: its rule, the other policy and its rule, and which
+    /// Describes the conflict for a reader of the first policy: its rule, the other policy and its rule, and which
     /// one decides.
     pub fn words(&self) -> String {
         let place = |policy: &EvictionPolicy, at: usize| {
@@ -81,7 +81,7 @@ impl Contradiction<'_> {
     }
 }
 
-/// Name of the other policy in [`Contradiction::words`], with its generation where it has one.
+/// Name of the other policy in [`Conflict::words`], with its generation where it has one.
 pub fn named(name: &str, generation: Option<i64>) -> String {
     match generation {
         Some(generation) => format!("policy {name} (generation {generation})"),
@@ -150,7 +150,7 @@ mod tests {
 
     fn found(policies: &[EvictionPolicy]) -> Vec<String> {
         let found = among(policies);
-        found.iter().map(Contradiction::words).collect()
+        found.iter().map(Conflict::words).collect()
     }
 
     fn app(app: &str) -> Value {
