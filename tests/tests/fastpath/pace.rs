@@ -311,20 +311,28 @@ fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
     fs::write(&manifest, pods.to_string()).unwrap();
 }
 
-/// On the machine: active page cache brings the kubelet's count below the threshold for some seconds, and memory is not short.
-#[test]
-fn readers_on_the_machine_kill_no_pod_at_once() {
-    skip_if!(no_room());
-    let mut scene = Scene::new("pace-machine", 3000, Limited::Node);
+/// On the machine: page cache brings the kubelet's count below the threshold for some seconds, and memory is not short. A hog
+/// beside it goes all the same.
+fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
+    let mut scene = Scene::new(&format!("pace-machine-{way}"), 6000, Limited::Node);
     // Other programs of the machine take and give back memory meanwhile.
     let threshold = left_of_machine().min(mem_available()) - 1500 * MIB;
     follow_the_machine(&mut scene.files, scene.scope.path(), threshold);
     let _agent = scene.files.start(&[]);
-    let reads = ["--way", "read", "--mib", "9000", "--size", "2300"];
-    let mut worker = scene.start("worker", &reads);
+    let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", "2300"]);
     assert!(worker.says("done").unwrap());
     std::thread::sleep(MOMENT);
-    scene.evicts_only(&[]);
+    assert_eq!(scene.evicted(), [""; 0]);
+    scene.disk.sync().unwrap();
+    scene.grows_and_goes("hog", "3000", "600");
+    scene.evicts_only(&["hog"]);
+}
+
+scenes! {
+    // R2, R40
+    fn readers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("read", "9000");
+    fn writers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("write", "2300");
+    fn mappers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("map", "4600");
 }
 
 /// What `evictd check` says of thresholds that are met before the configuration is in force, which no agent follows yet.

@@ -84,6 +84,9 @@ pub struct MachineOptions {
     /// QEMU's accelerator; kvm needs a machine that has it
     #[arg(long, default_value = "tcg", value_parser = ["tcg", "kvm"])]
     pub accel: String,
+    /// It has the processors that nothing else wants
+    #[arg(skip)]
+    pub is_idle: bool,
 }
 
 pub fn run(command: Command) -> Result<()> {

@@ -92,7 +92,13 @@ impl Machine<'_> {
         } else {
             accel
         };
-        let mut qemu = Command::new(QEMU);
+        let mut qemu = match self.options.is_idle {
+            true => Command::new("chrt"),
+            false => Command::new(QEMU),
+        };
+        if self.options.is_idle {
+            qemu.args(["--idle", "0", QEMU]);
+        }
         // A guest whose test run was killed would keep a CPU busy for ever.
         // SAFETY: between fork and exec only a system call is made.
         unsafe { qemu.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };

@@ -163,19 +163,43 @@ fn a_damaged_file_hides_no_eviction() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal.jsonl");
     fs::write(&path, format!("{}\n", eviction("one"))).unwrap();
-    let mut damaged = incident("one", "2026-11-22T02:00:00Z");
-    damaged["version"] = 9.into();
-    write_incident(dir.path(), &damaged);
-    for form in ["table", "json", "html"] {
-        let (code, out, err) = evictd(&["report", "one", "-o", form], dir.path());
-        assert_eq!(code, 2);
-        assert!(out.contains("shop") && out.contains("web"), "{form}: {out}");
-        assert!(err.contains("one.json: version: 9 is not"), "{form}: {err}");
+    let whole = incident("one", "2026-11-22T02:00:00Z");
+    let mut damaged = whole.clone();
+    type Damage = fn(&mut Value);
+    let damages: [(Damage, &str); 3] = [
+        (
+            |v| v["eviction"]["stages"]["woken"] = "soon".into(),
+            "eviction.stages.woken: invalid type",
+        ),
+        (
+            |v| v["pods"][2]["request"] = (-1).into(),
+            "pods[2].request: invalid value",
+        ),
+        (|v| v["version"] = 9.into(), "version: 9 is not known here"),
+    ];
+    for (damage, words) in damages {
+        damaged = whole.clone();
+        damage(&mut damaged);
+        write_incident(dir.path(), &damaged);
+        for form in ["table", "json", "html", "svg"] {
+            let (code, out, err) = evictd(&["report", "one", "-o", form], dir.path());
+            assert_eq!(code, 2);
+            assert!(err.contains(&format!("one.json: {words}")), "{form}: {err}");
+            // There is nothing to draw.
+            let is_told = out.contains("shop") && out.contains("web");
+            assert_eq!(
+                (is_told, out.is_empty()),
+                (form != "svg", form == "svg"),
+                "{out}"
+            );
+        }
     }
-    // There is nothing to draw.
-    let (code, out, err) = evictd(&["report", "one", "-o", "svg"], dir.path());
+    let (code, out, err) = evictd(&["report", "-o", "html"], dir.path());
     assert_eq!((code, out.as_str()), (2, ""));
-    assert!(err.contains("one.json: version: 9 is not"), "{err}");
+    assert!(
+        err.contains("-o html: shows one incident, and none is named"),
+        "{err}"
+    );
     // Of one that the journal no longer names nothing else is known.
     damaged["eviction"]["id"] = "lost".into();
     write_incident(dir.path(), &damaged);
