@@ -7,7 +7,7 @@ mod schedule;
 mod triggers;
 mod updates;
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use evictd_engine::{
     limiter::{EvictionKind, EvictionLimiter, ShadowChooser},
@@ -44,6 +44,8 @@ const OVER_AFTER_NS: u64 = SECOND;
 
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
 const LATE_NS: u64 = 50 * MS;
+/// A look and what follows from it keep the thread's CPU no longer than this.
+const MOST_WORK: Duration = Duration::from_millis(200);
 
 /// The state of the loop.
 pub(super) struct MemoryMonitor {
@@ -260,7 +262,7 @@ impl MemoryMonitor {
         }
         // Victims are observed afterwards: nothing may delay the signal.
         let now = monotonic_ns();
-        self.note_standstill(noted.idle_until(now), now);
+        self.note_standstill(noted.idle_until(now, MOST_WORK), now);
         self.finish_victims(now);
         if self.revoke_kernel_victims() {
             self.published_at = 0;
@@ -317,7 +319,7 @@ impl MemoryMonitor {
         let was_pressed = watched.pressed;
         let mut dying = self.sample_scope(index, woken, triggers)?;
         let mut now = monotonic_ns();
-        let (mut looked, late) = (woken, noted.idle_until(now));
+        let (mut looked, late) = (woken, noted.idle_until(now, MOST_WORK));
         if late > LATE_NS {
             // What was read is as old. The triggers were taken in with it.
             self.note_standstill(late, now);

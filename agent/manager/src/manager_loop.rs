@@ -20,7 +20,10 @@ use evictd_engine::{
     soft::Departure,
     units::{nanos, signed},
 };
-use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
+use evictd_node::{
+    pods::table::{PodEntry, flush_statistics},
+    trigger::counter::CounterEvent,
+};
 use evictd_sys::{
     clock::{WorkMark, monotonic_ns},
     poll::poll,
@@ -81,6 +84,8 @@ pub(super) struct ManagerLoop {
 #[derive(Debug, Default)]
 struct RearmBackoff(Duration);
 
+/// A look and what follows from it keep the thread's CPU no longer than this.
+const MOST_WORK: Duration = Duration::from_secs(20);
 /// The shortest and the longest pause before a look that follows another one because of a trigger that has moved.
 const REARM_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(160));
 
@@ -275,7 +280,7 @@ impl ManagerLoop {
     fn iterate(&mut self, wake: Wake, begun: WorkMark) -> (u64, Duration) {
         let seen = self.sample();
         let now = monotonic_ns();
-        self.note_standstill(begun.idle_until(now), now);
+        self.note_standstill(begun.idle_until(now, MOST_WORK), now);
         self.reporter.record(&self.planner, &seen);
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(now), node);
@@ -284,7 +289,7 @@ impl ManagerLoop {
         self.reclaim_node(&plan, &seen);
         self.mitigate(&seen);
         let stuck = std::mem::take(&mut plan.stuck);
-        if plan.files_stay {
+        if plan.files_stay && !self.shadow.on {
             self.reporter.emit(ManagerEvent::FilesStay);
         }
         self.reporter
@@ -319,8 +324,7 @@ impl ManagerLoop {
             |t: &Threshold| t.signal.resource() == Resource::Memory && is_unresolved(t, &seen);
         if self.planner.thresholds().any(is_short_of_memory) {
             // Page cache that the kernel has not added up yet passes for a working set.
-            let entries = self.node.pods.entries.iter();
-            entries.for_each(|entry| entry.flush_statistics());
+            flush_statistics(&self.node.pods.entries);
             self.sources
                 .sample_memory(&mut seen, signed(monotonic_ns()));
         }
@@ -348,7 +352,8 @@ impl ManagerLoop {
             self.node.usage_collector.forget_processes();
         }
         let deleted = self.node.find_running(!resources.is_empty());
-        for resource in resources {
+        // Memory last: the files of a walk take the place of all that was known of its containers.
+        for resource in resources.into_iter().rev() {
             self.node
                 .usage_collector
                 .measure(resource, &self.node.pods, &self.sources);

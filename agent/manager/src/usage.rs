@@ -148,17 +148,15 @@ impl UsageCollector {
             .for_each(|usage| usage.processes = None);
     }
 
-    /// Reads once more what a pod that was just killed holds until it is reaped, and what its volumes hold in memory. What
-    /// has ended already may be counted nowhere: then what was read before is all that is known of it. Its files are those
-    /// of the last walk.
+    /// Reads once more what a pod that was just killed holds: memory, and processes until they are reaped. Of those that have
+    /// ended already what was read before may be all that is known. Its files are those of the last walk.
     pub fn measure_victim(&mut self, entry: &PodEntry, sources: &SignalSources) {
         if let Some(usage) = self.usages.get_mut(&entry.pod.uid) {
             let processes = processes(entry, self.mode, sources);
             usage.processes = usage.processes.max(processes);
-            let before = usage.memory_working_set;
+            // What has come back already is in what is seen to be available.
             entry.flush_statistics();
             measure_memory(entry, usage);
-            usage.memory_working_set = usage.memory_working_set.max(before);
         }
     }
 }

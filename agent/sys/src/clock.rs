@@ -82,9 +82,11 @@ impl WorkMark {
         }
     }
 
-    /// Nanoseconds until `now` in which the calling thread, which has made the mark, did not work.
-    pub fn idle_until(self, now: u64) -> u64 {
+    /// Nanoseconds until `now` in which the calling thread, which has made the mark, did not work. It works for `most` at
+    /// once: what is beyond that is a standstill of the whole machine, which the kernel charges to the thread that has the CPU.
+    pub fn idle_until(self, now: u64, most: Duration) -> u64 {
         let worked = thread_cpu_ns().saturating_sub(self.cpu);
+        let worked = worked.min(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
         now.saturating_sub(self.time).saturating_sub(worked)
     }
 }
@@ -106,9 +108,11 @@ mod tests {
             std::hint::spin_loop();
         }
         let worked = monotonic_ns();
-        assert!(mark.idle_until(worked) <= worked - mark.time - 20_000_000);
+        let (least, most) = (Duration::from_millis(5), Duration::from_secs(1));
+        assert!(mark.idle_until(worked, most) <= worked - mark.time - 20_000_000);
+        assert!(mark.idle_until(worked, least) >= 15_000_000);
         std::thread::sleep(Duration::from_millis(20));
-        assert!(mark.idle_until(monotonic_ns()) >= 20_000_000);
+        assert!(mark.idle_until(monotonic_ns(), most) >= 20_000_000);
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl PendingVictims {
         for victim in self.victims.values_mut() {
             // As long as a pod is not deleted, no kubelet is told to remove its files: it has all of its time after that.
             let is_deleted = now.saturating_sub(victim.files_since) > UNTIL_AWAITED_NANOS;
-            let is_awaited = node.bounds.awaits_removals && victim.awaits_removal();
+            let is_awaited = node.bounds.awaits_removals && victim.awaits_files();
             if victim.is_dead && is_awaited && !is_deleted {
                 victim.files_since = now;
             }
@@ -438,7 +438,7 @@ impl PendingVictims {
     /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
     pub(super) fn awaits_cleanup(&self, now: i64, is_hard: bool) -> bool {
         let is_awaited = |victim: &PendingVictim| match victim.is_dead {
-            true => victim.awaits_removal(),
+            true => victim.awaits_files() || victim.awaits_volumes(),
             false => !(victim.is_refused || is_hard && victim.is_requested),
         };
         let mut victims = self.victims.values();
@@ -557,10 +557,15 @@ impl PendingVictim {
         }
     }
 
-    /// Whether the kubelet still has to remove files of it, or volumes in memory.
-    fn awaits_removal(&self) -> bool {
+    /// Whether files of it are still to come.
+    fn awaits_files(&self) -> bool {
         let mut expected = self.expected.iter();
-        expected.any(|e| e.signal.resource() != Resource::Pids && e.left() > 0)
+        expected.any(|e| e.signal.resource().is_of_files() && e.left() > 0)
+    }
+
+    /// Whether memory is still to come that its volumes hold.
+    fn awaits_volumes(&self) -> bool {
+        self.expected.iter().any(|e| e.shared > 0 && e.left() > 0)
     }
 
     /// Has processes then still: it is stuck.
@@ -570,13 +575,13 @@ impl PendingVictim {
 
     /// Computes the time until which the victim counts as on its way for a resource.
     fn deadline(&self, resource: Resource) -> i64 {
-        let lasts = match resource {
-            Resource::Memory => self.expected.iter().any(|e| e.shared > 0),
-            Resource::Pids => false,
-            Resource::EphemeralStorage | Resource::Inodes => true,
-        };
-        if !lasts {
-            return self.end.saturating_add(DEADLINE_NANOS);
+        let outlives = |e: &Expected| e.shared > 0;
+        match resource {
+            Resource::Memory if self.expected.iter().any(outlives) => {
+                return self.end.saturating_add(FILES_DEADLINE_NANOS);
+            }
+            Resource::Memory | Resource::Pids => return self.end.saturating_add(DEADLINE_NANOS),
+            Resource::EphemeralStorage | Resource::Inodes => {}
         }
         let since = self.end.max(self.files_since);
         let longest = since.saturating_add(LONGEST_REMOVAL_NANOS);

@@ -113,8 +113,13 @@ impl ManagerLoop {
             };
             // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
             if self.shadow.on && self.shadow.reported.contains(&reported) {
-                self.planner
-                    .note_outcome(&eviction.uid, KillOutcome::Shadow);
+                match eviction.cause {
+                    Cause::Pressure(_) => self.planner.cancel_eviction(&eviction.uid),
+                    // It is the pod that was reported.
+                    Cause::LocalStorage(_) => {
+                        (self.planner).note_outcome(&eviction.uid, KillOutcome::Shadow);
+                    }
+                }
                 continue;
             }
             let is_reported = match eviction.is_soft {

@@ -309,6 +309,12 @@ impl PodTable {
     }
 }
 
+/// Makes the kernel flush the statistics of pods, and of the cgroups above them. For threads of normal priority.
+pub fn flush_statistics(entries: &[Arc<PodEntry>]) {
+    entries.iter().for_each(|entry| entry.flush_statistics());
+    StatFlusher::of(above(entries).iter().map(|dir| &**dir)).flush();
+}
+
 /// The order among equals.
 fn key(entry: &PodEntry) -> (&str, &str, &str) {
     let Pod {
