@@ -23,6 +23,8 @@ pub struct DiskUse {
     unknown: Vec<(String, String)>,
     /// Containers that go by their ids: the runtime knows them by names.
     nameless: Vec<String>,
+    /// The walk has found a container that runs, not only the sandbox.
+    has_named: bool,
     /// Of the unknown and of others that have none, whose numbers are the runtime's.
     filled: HashSet<String>,
     /// Time at which the runtime was asked for the numbers of `filled`, in nanoseconds of CLOCK_MONOTONIC.
@@ -40,13 +42,14 @@ impl DiskUse {
     pub(super) fn begun(
         began: u64,
         unknown: Vec<(String, String)>,
-        nameless: Vec<String>,
+        (nameless, has_named): (Vec<String>, bool),
         runtime_uid: String,
     ) -> Self {
         Self {
             began,
             unknown,
             nameless,
+            has_named,
             runtime_uid,
             ..Self::default()
         }
@@ -78,9 +81,7 @@ impl DiskUse {
     pub(super) fn fill(&mut self, answer: &LayersAnswer) {
         self.empty();
         let of_pod = answer.layers.get(&self.runtime_uid);
-        let (nameless, found) = (&self.nameless, &self.usage.containers);
-        let is_found = |c: &ContainerUsage| c.rootfs.bytes.is_some() && !nameless.contains(&c.name);
-        let of_pod = of_pod.filter(|known| !(known.have_ended && found.iter().any(is_found)));
+        let of_pod = of_pod.filter(|known| !(known.have_ended && self.has_named));
         for (name, fs) in of_pod.into_iter().flat_map(|known| &known.layers) {
             let container = container(&mut self.usage, name.clone());
             if container.rootfs.bytes.is_none() || self.filled.contains(name) {
@@ -214,10 +215,12 @@ mod tests {
         assert_eq!(walk.usage.ephemeral_storage, Some(1));
         // An answer from between two runs, until a walk finds a container that runs.
         let between = answer(50, &[("init", 5), ("a", 3)], true);
+        container(&mut walk.usage, "sandbox's id".into()).rootfs = fs(0);
         walk.fill(&between);
         assert_eq!(walk.usage.ephemeral_storage, Some(8));
         walk.filled.remove("a");
         container(&mut walk.usage, "a".into()).rootfs = fs(1);
+        walk.has_named = true;
         walk.fill(&between);
         assert_eq!(walk.usage.ephemeral_storage, Some(1));
     }
@@ -242,7 +245,7 @@ mod tests {
             let unknown = vec![("other".to_owned(), "why".to_owned())];
             let nameless = is_nameless.then(|| "c0ffee".to_owned());
             let nameless = nameless.into_iter().collect();
-            let mut walk = DiskUse::begun(0, unknown, nameless, "u".into());
+            let mut walk = DiskUse::begun(0, unknown, (nameless, true), "u".into());
             container(&mut walk.usage, "c0ffee".into()).rootfs = fs(walked);
             walk.usage.ephemeral_storage = Some(walked);
             for _ in 0..2 {

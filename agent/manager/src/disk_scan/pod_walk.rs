@@ -62,7 +62,12 @@ impl PodWalk {
             .chain(of(Kind::Layer, places.layers))
             .chain(of(Kind::Volume, places.volumes));
         Self {
-            found: DiskUse::begun(began, places.unknown, places.nameless, places.runtime_uid),
+            found: DiskUse::begun(
+                began,
+                places.unknown,
+                (places.nameless, places.has_named),
+                places.runtime_uid,
+            ),
             before: counted(&target, cgroup_counts),
             left: left.collect(),
             walk: None,

@@ -50,6 +50,8 @@ pub struct PodDirs {
     pub layers: Named,
     /// Ids in `layers` of containers that should have a name: others may know a container by that.
     pub nameless: Vec<String>,
+    /// Whether a container runs whose name is known.
+    pub has_named: bool,
     /// Logs, by container; not those of containers that have ended beside others that run.
     pub logs: Named,
     /// Local volumes.
@@ -98,6 +100,7 @@ impl PodDirs {
             volumes: volumes.collect(),
             logs: logs.filter(|(_, path)| is_there(path)).collect(),
             layers: running.layers,
+            has_named: !running.names.is_empty(),
             nameless: running.nameless,
             unknown: running.unknown,
             runtime_uid: uid.clone(),
