@@ -29,6 +29,8 @@ pub struct ConfigSource {
     stamps: Vec<Stamp>,
     /// The files' stamps at the last read, where they had changed: a file that is still being written changes again.
     changing: Option<Vec<Stamp>>,
+    /// The answer that was read last, whether it could be used or not.
+    tried: Option<KubeletDocument>,
     /// Why the last reading was refused; whether because a file could not be read.
     refused: Option<(String, bool)>,
     /// The kubelet gives pods no cgroups, which was logged.
@@ -51,6 +53,7 @@ impl ConfigSource {
             shadow,
             stamps: Vec::new(),
             changing: None,
+            tried: None,
             refused: None,
             lacks_pod_cgroups: false,
         }
@@ -118,15 +121,15 @@ impl ConfigSource {
         self.lacks_kubelet() || self.kubelet.source == KubeletSource::Configz
     }
 
-    /// What the kubelet has answered to `/configz` and is not in force.
+    /// What the kubelet has answered to `/configz` and was not read yet. One that is in force is read again where another one
+    /// was refused since.
     fn new_answer(&self) -> Option<KubeletDocument> {
-        if !self.goes_by_configz() {
-            return None;
-        }
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = |answer: &KubeletDocument| answer.document != self.kubelet.document;
-        let answer = answer.clone();
-        answer.filter(|answer| self.lacks_kubelet() || is_new(answer))
+        let answer = answer.clone().filter(|_| self.goes_by_configz())?;
+        let is_in_force = !self.lacks_kubelet() && answer.document == self.kubelet.document;
+        let is_known =
+            is_in_force && self.refused.is_none() || self.tried.as_ref() == Some(&answer);
+        (!is_known).then_some(answer)
     }
 
     /// Whether a file could not be read. What made it so may be mended without a change of the file.
@@ -154,7 +157,7 @@ impl ConfigSource {
         let is_answered = answer.is_some();
         let is_unread = self.is_unread() || is_answered;
         let kubelet = requested || is_unread || changing.is_some();
-        let kubelet = kubelet.then(|| answer.unwrap_or_else(|| self.kubelet.clone()));
+        let kubelet = kubelet.then(|| answer.clone().unwrap_or_else(|| self.kubelet.clone()));
         move || {
             let new = stamps(&config, &files);
             let has_settled = new != last && changing.as_ref() == Some(&new);
@@ -167,6 +170,7 @@ impl ConfigSource {
             Found {
                 stamps: new,
                 is_retry,
+                tried: answer.filter(|_| read.is_some()),
                 read,
             }
         }
@@ -180,6 +184,7 @@ impl ConfigSource {
         };
         self.changing = None;
         self.stamps = found.stamps;
+        self.tried = found.tried.or(self.tried.take());
         let refused = read.as_ref().err().map(|error| {
             let is_unread = matches!(error, ConfigError::Read { .. });
             (error.to_string(), is_unread)
@@ -201,6 +206,8 @@ pub struct Found {
     stamps: Vec<Stamp>,
     /// They have not changed, and are read because one of them could not be.
     is_retry: bool,
+    /// The kubelet's answer that it was read with.
+    tried: Option<KubeletDocument>,
     read: Option<Result<Box<(Config, KubeletDocument)>, ConfigError>>,
 }
 
@@ -330,6 +337,21 @@ mod tests {
             assert!(look(&mut origin, &changed).is_none(), "{amount}");
             running = changed;
         }
+        // One that is refused is read once, and holds up no change of the agent's own file.
+        let good = origin.answer.lock().unwrap().clone();
+        let bad = json!({"evictionSoft": {"memory.available": "3Gi"}});
+        *origin.answer.lock().unwrap() = Some(KubeletDocument::of_configz(bad));
+        assert!(look(&mut origin, &running).unwrap().is_err());
+        assert!(look(&mut origin, &running).is_none());
+        fs::write(&path, r#"{"shadow": true}"#).unwrap();
+        assert!(look(&mut origin, &running).is_none(), "it may go on");
+        assert!(look(&mut origin, &running).unwrap().unwrap().shadow);
+        // The kubelet goes back to what is in force.
+        assert!(origin.refused.is_none());
+        origin.refused = Some(("refused".to_owned(), false));
+        *origin.answer.lock().unwrap() = good;
+        assert!(look(&mut origin, &running).unwrap().is_ok());
+        assert!(look(&mut origin, &running).is_none());
     }
 
     /// Another file of the kubelet's takes effect at the next start, with all that it says.
