@@ -328,7 +328,7 @@ impl Events {
     pub async fn flush(&mut self, client: &ApiClient) -> Result<(), ApiError> {
         self.series
             .retain(|_, s| s.last.elapsed() < SERIES_GAP || s.count > s.sent);
-        let mut gone = Vec::new();
+        let (mut gone, mut outcome) = (Vec::new(), Ok(()));
         for (signal, series) in &mut self.series {
             if series.count == series.sent || series.last_sent.elapsed() < SERIES_PAUSE {
                 continue;
@@ -342,15 +342,17 @@ impl Events {
                 .send(&ApiRequest::new(Method::PATCH, path, MERGE, &body))
                 .await
             {
-                Err(e) if e.code() != 404 => return Err(e),
-                // Events live for an hour: the next eviction begins another series.
-                Err(_) => gone.push(signal.clone()),
                 Ok(_) => series.sent = series.count,
+                // Events live for an hour: the next eviction begins another series.
+                Err(e) if e.code() == 404 => gone.push(signal.clone()),
+                Err(e) => {
+                    outcome = Err(e);
+                    break;
+                }
             }
         }
-        gone.iter()
-            .for_each(|signal| drop(self.series.remove(signal)));
-        Ok(())
+        self.series.retain(|signal, _| !gone.contains(signal));
+        outcome
     }
 
     /// Time until [`Events::flush`] has something to do next; `None` where it has nothing to do.

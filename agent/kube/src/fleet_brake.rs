@@ -291,8 +291,11 @@ impl FleetBrake {
         let (ahead, others): (Vec<i64>, Vec<i64>) = others
             .map(|(_, at)| *at)
             .partition(|at| rules.is_ahead(*at, now));
-        // What is far ahead of all others is a wrong clock's.
-        let newest = others.into_iter().max().or(ahead.into_iter().max());
+        // A few that are far ahead are wrong clocks'; where most are, this node's is behind.
+        let newest = match ahead.len() > others.len() {
+            true => ahead.into_iter().max(),
+            false => others.into_iter().max(),
+        };
         let is_full = entries.len() >= MOST_ENTRIES;
         // A wrong clock of this node makes no entry of the others old, unless they take all room.
         let is_old = |at: i64| {

@@ -530,6 +530,7 @@ impl PodDeleter {
 impl EventSender {
     async fn run(mut self) {
         loop {
+            self.give_up_beyond_room();
             let flush = self.events.next_flush();
             let due = Instant::now() + flush.unwrap_or_default();
             tokio::select! {
@@ -558,9 +559,6 @@ impl EventSender {
             if !job.is_given_up() {
                 self.jobs.push_back(job);
                 self.retry.pause();
-                if self.jobs.len() > QUEUE {
-                    self.give_up_oldest(&error);
-                }
                 return;
             }
         }
@@ -568,14 +566,17 @@ impl EventSender {
         self.finish(job);
     }
 
-    /// Gives up the eviction whose Events have waited for longest, so that their number is bounded.
-    fn give_up_oldest(&mut self, error: &ApiError) {
-        let signalled = |job: &Job| job.eviction.stages.signalled;
-        let jobs = self.jobs.iter().enumerate();
-        let oldest = jobs.min_by_key(|(_, job)| signalled(job)).map(|(at, _)| at);
-        if let Some(mut job) = oldest.and_then(|at| self.jobs.remove(at)) {
-            job.give_up(error, &self.client);
-            self.finish(job);
+    /// Gives up the evictions whose Events have waited for longest, so that their number is bounded.
+    fn give_up_beyond_room(&mut self) {
+        while self.jobs.len() + self.removed.len() > QUEUE {
+            self.jobs.extend(self.removed.try_recv());
+            let signalled = |job: &Job| job.eviction.stages.signalled;
+            let jobs = self.jobs.iter().enumerate();
+            let oldest = jobs.min_by_key(|(_, job)| signalled(job)).map(|(at, _)| at);
+            if let Some(mut job) = oldest.and_then(|at| self.jobs.remove(at)) {
+                job.give_up("too many wait", &self.client);
+                self.finish(job);
+            }
         }
     }
 
@@ -711,22 +712,26 @@ impl Job {
         self.attempts += 1;
         self.refused.get_or_insert_with(Instant::now);
         if self.is_given_up() {
-            self.give_up(error, client);
+            self.give_up(&error.to_string(), client);
         }
     }
 
     /// Gives the request up. Logged and counted once, whatever else is refused after that.
-    fn give_up(&mut self, error: &ApiError, client: &ApiClient) {
+    fn give_up(&mut self, error: &str, client: &ApiClient) {
         if std::mem::replace(&mut self.is_refusal_logged, true) {
             return;
         }
         client.counters.reports_failed.add();
         let pod = self.eviction.pod();
         if self.outcome.is_some() {
-            tracing::error!(pod, %error, "the API server does not take the Event of an eviction");
+            tracing::error!(
+                pod,
+                error,
+                "the API server does not take the Event of an eviction"
+            );
             return;
         }
-        tracing::error!(pod, %error, "the API server does not take the report");
+        tracing::error!(pod, error, "the API server does not take the report");
         self.outcome = Some(format!("refused: {error}"));
     }
 }

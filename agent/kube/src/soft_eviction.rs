@@ -325,6 +325,8 @@ impl SoftEvictor {
         let candidate = request.candidates.get(index)?;
         let pod = &candidate.pod;
         let refused = |refusal| match refusal {
+            // The hard threshold alone has ended: budgets count again.
+            Refusal::NotNeeded if is_needed(request) => None,
             Refusal::NotNeeded => Some(SoftOutcome::NotNeeded),
             Refusal::HeldBack(by) => Some(SoftOutcome::HeldBack { by, spared: 0 }),
             Refusal::Api(error) => {
