@@ -10,11 +10,11 @@ use crate::decode::ObjectDecoder;
 
 /// Default of `reclaim.timeLimit`.
 const RECLAIM_TIME: Duration = Duration::from_secs(10);
-/// Default of `brake.timeLimit`: how long a pod is throttled.
+/// Default of `throttle.timeLimit`: how long a pod is throttled.
 const THROTTLE_TIME: Duration = Duration::from_secs(60);
-/// Default of `brake.pods`: how many pods are throttled.
+/// Default of `throttle.pods`: how many pods are throttled.
 const THROTTLED_PODS: u64 = 2;
-/// Largest value of `brake.pods`.
+/// Largest value of `throttle.pods`.
 const MOST_THROTTLED_PODS: u64 = 100;
 
 pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, ConfigError> {
@@ -27,7 +27,12 @@ pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, Confi
         reclaim.deny_unknown_fields()?;
         taken.reclaim = enabled.then_some(limit);
     }
-    if let Some((mut throttle, enabled)) = step(&mut action, "brake")? {
+    let throttle = match step(&mut action, "throttle")? {
+        // Its deprecated name.
+        None => step(&mut action, "brake")?,
+        throttle => throttle,
+    };
+    if let Some((mut throttle, enabled)) = throttle {
         let path = throttle.path_of("pods");
         let pods = throttle.optional("pods");
         let pods = pods.unwrap_or_else(|| THROTTLED_PODS.into());
@@ -84,10 +89,15 @@ mod tests {
     fn steps_that_are_named_are_taken() {
         assert_eq!(read(Value::Null), Ok(MitigationConfig::default()));
         assert_eq!(
-            read(json!({"brake": {"enabled": false}})),
+            read(json!({"throttle": {"enabled": false}})),
             Ok(MitigationConfig::default())
         );
-        let all = read(json!({"reclaim": {}, "brake": {"pods": 3, "timeLimit": "90s"}})).unwrap();
+        let both = |name: &str| {
+            let throttle = json!({"pods": 3, "timeLimit": "90s"});
+            read(json!({"reclaim": {}, name: throttle})).unwrap()
+        };
+        let all = both("throttle");
+        assert_eq!(both("brake"), all, "the deprecated name");
         assert_eq!(all.reclaim, Some(RECLAIM_TIME));
         let throttle = ThrottleConfig {
             pods: 3,
@@ -102,12 +112,12 @@ mod tests {
     fn every_mistake_names_its_field() {
         for (action, expected) in [
             (
-                json!({"brake": {"pods": 0}}),
-                "graduatedAction.brake.pods: 0: must be",
+                json!({"throttle": {"pods": 0}}),
+                "graduatedAction.throttle.pods: 0: must be",
             ),
             (
-                json!({"brake": {"timeLimit": "0s"}}),
-                "graduatedAction.brake.timeLimit: \"0s\": must",
+                json!({"throttle": {"timeLimit": "0s"}}),
+                "graduatedAction.throttle.timeLimit: \"0s\": must",
             ),
             (
                 json!({"reclaim": {"timeLimit": "5"}}),
@@ -118,6 +128,10 @@ mod tests {
                 "graduatedAction.reclaim: true: must be a map",
             ),
             (json!({"evict": {}}), "graduatedAction.evict: unknown field"),
+            (
+                json!({"throttle": {}, "brake": {}}),
+                "graduatedAction.brake: unknown field",
+            ),
         ] {
             let error = read(action).unwrap_err();
             assert!(error.starts_with(expected), "{error}");

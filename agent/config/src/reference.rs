@@ -59,7 +59,7 @@ fn documents() -> [Value; 3] {
         "evictionHardAboveKubelet": { "memory.available": "100Mi" },
         "evictionHardFallback": { "memory.available": "100Mi" },
         "evictionRates": { "node": { "evictions": 1, "period": "1m", "exemptGrowers": true } },
-        "graduatedAction": { "reclaim": { "enabled": true }, "brake": { "enabled": true } },
+        "graduatedAction": { "reclaim": { "enabled": true }, "throttle": { "enabled": true } },
         "metricsAddress": "127.0.0.1:1",
         "metricsTls": { "certificateFile": "/tls.crt", "privateKeyFile": "/tls.key", "authorization": false },
         "pinnedGuard": { "enabled": true, "directory": "/sys/fs/bpf/evictd", "expireAfter": "1m" },

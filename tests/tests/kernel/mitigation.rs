@@ -156,7 +156,8 @@ impl Node {
         files.config["evictionSoftGracePeriod"] = json!({ "memory.available": grace });
         // Which hook sees memory does not matter here, and programs take seconds to load in a guest.
         files.config["memoryHook"] = json!("sampler");
-        files.config["graduatedAction"] = json!({ "reclaim": {}, "brake": { "timeLimit": "1h" } });
+        files.config["graduatedAction"] =
+            json!({ "reclaim": {}, "throttle": { "timeLimit": "1h" } });
         Self { files }
     }
 
@@ -220,7 +221,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
 fn no_pod_stays_throttled_in_shadow_mode_or_after_the_agent() {
     skip_if!(no_v2());
     let mut node = Node::new("crash", "1h");
-    node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });
+    node.files.config["graduatedAction"] = json!({ "throttle": { "pods": 1, "timeLimit": "1h" } });
     let pod = node.files.cgroup("greedy");
     let agent = node.files.start(&[]);
     let greedy = node.files.hog("greedy", &["--mib", "80"]);

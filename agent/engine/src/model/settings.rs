@@ -62,16 +62,16 @@ pub struct EvictionConfig {
 pub struct MitigationConfig {
     /// `graduatedAction.reclaim`, with its `timeLimit`: reclaim cold page cache.
     pub reclaim: Option<Duration>,
-    /// `graduatedAction.brake`: keep the first candidates from growing.
+    /// `graduatedAction.throttle`: keep the first candidates from growing.
     pub throttle: Option<ThrottleConfig>,
 }
 
 /// Settings of the throttle: how many pods to keep from growing, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleConfig {
-    /// `graduatedAction.brake.pods`: at most so many at a time.
+    /// `graduatedAction.throttle.pods`: at most so many at a time.
     pub pods: usize,
-    /// `graduatedAction.brake.timeLimit`: no longer than this.
+    /// `graduatedAction.throttle.timeLimit`: no longer than this.
     pub time_limit: Duration,
 }
 
