@@ -98,6 +98,8 @@ pub struct Watched {
     status: Arc<FastPathStatus>,
     pub control: Arc<FastPathControl>,
     pub hook: MemoryHook,
+    /// Better hooks, with the reason why each was refused.
+    pub refused: Vec<(MemoryHook, String)>,
     // The programs stay attached for as long as it lives.
     _object: Option<BpfObject>,
 }
@@ -259,6 +261,7 @@ impl Node {
             status,
             control,
             hook: built.selected_hook.hook,
+            refused: built.selected_hook.refused,
             _object: object.ok(),
         }))
     }

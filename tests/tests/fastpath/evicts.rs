@@ -5,7 +5,7 @@ use std::{fs::File, thread};
 use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
 use evictd_fastpath::{KilledBy, OtherKill};
 use evictd_node::cgroup::realtime::acquire_sched_fifo;
-use evictd_tests::{node::Options, prelude::*};
+use evictd_tests::{node::Options, prelude::*, text::number};
 
 /// A hog at full speed among pods of every class: the kubelet's order says which pod goes, and only that one goes.
 fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
@@ -194,10 +194,7 @@ fn a_pod_that_is_gone_is_passed_over() {
 /// How often a thread has gone to sleep of its own will.
 fn sleeps(tid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
-    let count = status
-        .lines()
-        .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
-    count.unwrap().trim().parse().unwrap()
+    number(&status, "voluntary_ctxt_switches:").unwrap()
 }
 
 /// With no pod left to evict, since a protected one is never touched, the fast path waits for the way back instead of

@@ -25,7 +25,8 @@ fn evicts_on(hook: Option<MemoryHook>) {
         ..Options::default()
     };
     let watched = or_skip!(node.watch(options).unwrap());
-    assert_eq!(hook.is_none(), watched.hook.has_program());
+    let refused = &watched.refused;
+    assert_eq!(hook.is_none(), watched.hook.has_program(), "{refused:?}");
     let kills = oom_kills_of_machine(Path::new("/proc")).unwrap();
     // Far past the threshold: on a large machine it is not urgent, and has to be met for ten seconds.
     let mib = (3 * room / MIB).to_string();

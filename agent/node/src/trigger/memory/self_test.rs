@@ -1,7 +1,7 @@
 //! Whether a hook tells what it is attached for: the agent takes some memory of its own, which a scope that the agent
 //! is in counts, and the hook has to report it.
 
-use std::{fs, io, path::Path, ptr};
+use std::{fs, io, path::Path, ptr, time::Duration};
 
 use evictd_sys::page::page_size;
 
@@ -10,8 +10,11 @@ use crate::cgroup::{memory::MemoryCgroup, tree::subdirectories};
 
 /// Number of batches of pages that are taken, as the kernel charges in batches: 1 MiB in all where a page has 4 KiB.
 const BATCHES: u64 = 4;
-/// A CPU may still hold a batch that was charged before; and the kernel may have taken a huge page at once.
-const ATTEMPTS: usize = 3;
+/// A CPU may still hold a batch that was charged before; the kernel may have taken a huge page at once; and a program that
+/// another task is in the middle of sees no charge of that CPU.
+const ATTEMPTS: usize = 10;
+/// From the third attempt on.
+const PAUSE: Duration = Duration::from_millis(10);
 /// The first scope's first slot; the caller arms it anew.
 const SLOT: usize = 0;
 /// The kernel's id of a hierarchy's root. Memory of processes in the root itself is not charged.
@@ -35,15 +38,20 @@ pub fn run(trigger: &mut dyn TriggerSet, scopes: &[&MemoryCgroup]) -> Result<(),
     let armed = trigger.arm(SLOT, any_charge);
     armed.map_err(|e| format!("the self-test cannot arm a trigger: {e}"))?;
     let taken = taken(page_size());
-    let reported = (0..ATTEMPTS).find_map(|_| match take_memory(taken) {
-        Ok(()) => trigger.next_crossing().map(|_| Ok(())),
-        Err(error) => Some(Err(error)),
+    let reported = (0..ATTEMPTS).find_map(|attempt| {
+        if attempt > 2 {
+            std::thread::sleep(PAUSE);
+        }
+        match take_memory(taken) {
+            Ok(()) => trigger.next_crossing().map(|_| Ok(attempt)),
+            Err(error) => Some(Err(error)),
+        }
     });
     let disarmed = trigger.arm(SLOT, Trigger::DISABLED);
     disarmed.map_err(|e| format!("the self-test cannot clear its trigger: {e}"))?;
     let untested = match reported {
-        Some(Ok(())) => {
-            tracing::info!(hook = %trigger.hook(), "the hook has passed its self-test");
+        Some(Ok(attempt)) => {
+            tracing::info!(hook = %trigger.hook(), attempt, "the hook has passed its self-test");
             return Ok(());
         }
         Some(Err(error)) => format!("no memory could be taken: {error}"),
