@@ -9,6 +9,16 @@ sees the chart's values with the pool's on top, the pool as .pool, and as .earli
 {{- $pools := $root.Values.nodePools -}}
 {{- range $index, $pool := append $pools (dict "name" "default") -}}
 {{- $values := mergeOverwrite (deepCopy $root.Values) (omit (deepCopy $pool) "name" "nodeLabel") -}}
+{{- /* What goes with another choice of the chart's values is none of the pool's. */ -}}
+{{- $image := default dict $pool.image -}}
+{{- if and $image.tag (not $image.digest) }}{{ $_ := set $values.image "digest" "" }}{{ end -}}
+{{- range $field := list "seccompProfile" "appArmorProfile" -}}
+{{- $profile := get $values.security $field -}}
+{{- if ne $profile.type "Localhost" }}{{ $_ := unset $profile "localhostProfile" }}
+{{- else if not $profile.localhostProfile -}}
+{{- fail (printf "security.%s.localhostProfile of pool %s: is needed with type Localhost" $field $pool.name) -}}
+{{- end -}}
+{{- end -}}
 {{- include $template (dict "Values" $values "Chart" $root.Chart "Release" $root.Release "pool" $pool "earlier" (slice $pools 0 $index)) -}}
 {{- end -}}
 {{- end -}}
