@@ -90,6 +90,38 @@ fn a_newer_chart_leaves_pinned_pools_alone() {
     assert_eq!(before["evictd"], after["evictd"]);
 }
 
+/// A pool's tag is not pinned by the digest of all, and a profile has what its type needs.
+#[test]
+fn a_pool_has_its_own_image_and_profiles() {
+    skip_if!(helm().err());
+    let mut values = pools();
+    values["image"] = json!({"digest": format!("sha256:{}", "a".repeat(64))});
+    let profile = json!({"type": "Localhost", "localhostProfile": "evictd.json"});
+    values["security"] = json!({"seccompProfile": profile});
+    let pool = &mut values["nodePools"][0];
+    pool["name"] = "512".into();
+    pool["security"] = json!({"seccompProfile": {"type": "Unconfined"}});
+    let templates = templates("0.8.0", &values);
+    let container = |pool: &str| templates[pool]["spec"]["containers"][0].clone();
+    let (all, own) = (container("evictd"), container("evictd-512"));
+    assert_eq!(own["image"], "localhost/evictd:0.2.0");
+    assert!(all["image"].as_str().unwrap().contains("@sha256:"));
+    let of = |container: &Value| container["securityContext"]["seccompProfile"].clone();
+    assert_eq!(
+        (of(&all), of(&own)),
+        (profile, json!({"type": "Unconfined"}))
+    );
+    let labels = &templates["evictd-512"]["metadata"]["labels"];
+    assert_eq!(labels["evictd.dev/pool"], "512");
+    values["security"] = json!({});
+    values["nodePools"][0]["security"] = json!({"appArmorProfile": {"type": "Localhost"}});
+    let refused = render(&values).err().unwrap();
+    assert!(
+        refused.contains("appArmorProfile.localhostProfile of pool 512"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn every_node_has_one_agent() {
     skip_if!(helm().err());

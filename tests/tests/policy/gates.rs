@@ -313,27 +313,3 @@ fn not_every_address_is_asked() {
         refuses(&format!("gateip{i}"), ip, gate, &known);
     }
 }
-
-// R33: one answer says what to ask next.
-#[test]
-fn a_gate_may_ask_where_another_answer_points() {
-    let member = Scripted::start(51).unwrap();
-    let leader = Scripted::start_at(52, member.port()).unwrap();
-    member.json("/config", json!({"leader": leader.ip()}));
-    leader.json("/alive", json!({}));
-    let spec = json!({
-        "gates": [
-            {"name": "config", "interval": "100ms", "http": {"port": member.port(), "path": "/config"}},
-            {
-                "name": "leader",
-                "interval": "100ms",
-                "http": {"port": member.port(), "path": "/alive", "host": "answers.config.leader"},
-            },
-        ],
-        "rules": [{"name": "r", "evict": "When", "when": "gates.leader"}],
-    });
-    let kept = as_root!(keep("gatechain", &member.ip(), policy("p", spec)));
-    kept.wait("both answer", |k| may_go(k, 0));
-    leader.set("/alive", Script::Json(503, json!({})));
-    kept.wait("the leader is ill", |k| !may_go(k, 0));
-}
