@@ -420,6 +420,18 @@ fn rights_can_outlast_the_configuration_that_needs_them() {
     let is_it = |o: &&Value| o["metadata"]["name"] == "evictd-pause";
     let role = objects.kind("Role").find(is_it).unwrap();
     assert_eq!(role["rules"][0]["resourceNames"], json!(["b", "a"]));
+
+    let may_write = |enabled: bool| {
+        let objects = rendered(&json!({"tenantPolicies": {"enabled": enabled}}));
+        let roles: Vec<&Value> = objects.kind("ClusterRole").collect();
+        let is_taken_up = |role: &&Value| {
+            role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+        };
+        let role = roles.into_iter().find(is_taken_up);
+        role.map(|role| role["rules"][0]["resources"].clone())
+    };
+    assert_eq!(may_write(false), None);
+    assert_eq!(may_write(true), Some(json!(["podevictionpolicies"])));
 }
 
 /// The shipped policy with tokens is of use with the chart: each file that it names is an entry of the Secret.

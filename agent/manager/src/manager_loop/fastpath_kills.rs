@@ -152,7 +152,9 @@ impl ManagerLoop {
             return;
         }
         self.reporter.note_eviction(signal.node_condition());
-        let mut dip = self.sources.sample(signed(monotonic_ns()));
+        let now = signed(monotonic_ns());
+        let seen = self.sources.sample(now);
+        let mut dip = seen;
         if let Some(seen) = dip.get(signal) {
             let available = signed(available).min(seen.available);
             dip.set(signal, Observation { available, ..seen });
@@ -164,12 +166,16 @@ impl ManagerLoop {
             self.node
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
+            if outcome == KillOutcome::Killed {
+                // What it holds still is to come beyond what is available now, not at the dip.
+                let node = self.node.with_ended(&seen);
+                self.planner.note_fastpath_kill(now, node, uid);
+            }
         }
         if outcome.is_shadow() {
             self.shadow.reported.insert(signal.to_string());
         }
         let node = self.node.with_ended(&dip);
-        let now = signed(monotonic_ns());
         self.planner
             .note_fastpath_eviction(now, node, uid, signal, outcome);
         if outcome == KillOutcome::Killed {

@@ -29,8 +29,9 @@ pub struct ConfigSource {
     stamps: Vec<Stamp>,
     /// The files' stamps at the last read, where they had changed: a file that is still being written changes again.
     changing: Option<Vec<Stamp>>,
-    /// The answer that was read last, whether it could be used or not.
+    /// The answer that was read last, with the present files, and whether it was refused.
     tried: Option<KubeletDocument>,
+    is_answer_refused: bool,
     /// Why the last reading was refused; whether because a file could not be read.
     refused: Option<(String, bool)>,
     /// The kubelet gives pods no cgroups, which was logged.
@@ -54,6 +55,7 @@ impl ConfigSource {
             stamps: Vec::new(),
             changing: None,
             tried: None,
+            is_answer_refused: false,
             refused: None,
             lacks_pod_cgroups: false,
         }
@@ -128,7 +130,7 @@ impl ConfigSource {
         let answer = answer.clone().filter(|_| self.goes_by_configz())?;
         let is_in_force = !self.lacks_kubelet() && answer.document == self.kubelet.document;
         let is_known =
-            is_in_force && self.refused.is_none() || self.tried.as_ref() == Some(&answer);
+            is_in_force && !self.is_answer_refused || self.tried.as_ref() == Some(&answer);
         (!is_known).then_some(answer)
     }
 
@@ -184,7 +186,16 @@ impl ConfigSource {
         };
         self.changing = None;
         self.stamps = found.stamps;
-        self.tried = found.tried.or(self.tried.take());
+        if let Some(answer) = found.tried {
+            self.tried = Some(answer);
+            self.is_answer_refused = read.is_err();
+            return Some(read.map(|read| self.adopt(*read)));
+        }
+        let was_unread = self.refused.as_ref().is_some_and(|(_, unread)| *unread);
+        if read.is_ok() && (!found.is_retry || was_unread) {
+            // With these files an answer that was refused may be of use.
+            self.tried = None;
+        }
         let refused = read.as_ref().err().map(|error| {
             let is_unread = matches!(error, ConfigError::Read { .. });
             (error.to_string(), is_unread)
@@ -346,9 +357,9 @@ mod tests {
         fs::write(&path, r#"{"shadow": true}"#).unwrap();
         assert!(look(&mut origin, &running).is_none(), "it may go on");
         assert!(look(&mut origin, &running).unwrap().unwrap().shadow);
+        assert!(look(&mut origin, &running).unwrap().is_err(), "once more");
+        assert!(look(&mut origin, &running).is_none());
         // The kubelet goes back to what is in force.
-        assert!(origin.refused.is_none());
-        origin.refused = Some(("refused".to_owned(), false));
         *origin.answer.lock().unwrap() = good;
         assert!(look(&mut origin, &running).unwrap().is_ok());
         assert!(look(&mut origin, &running).is_none());

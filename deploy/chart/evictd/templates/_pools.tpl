@@ -12,6 +12,7 @@ sees the chart's values with the pool's on top, the pool as .pool, and as .earli
 {{- /* What goes with another choice of the chart's values is none of the pool's. */ -}}
 {{- $image := default dict $pool.image -}}
 {{- if and $image.tag (not $image.digest) }}{{ $_ := set $values.image "digest" "" }}{{ end -}}
+{{- if and $image.digest (not $image.tag) }}{{ $_ := set $values.image "tag" "" }}{{ end -}}
 {{- range $field := list "seccompProfile" "appArmorProfile" -}}
 {{- $profile := get $values.security $field -}}
 {{- if ne $profile.type "Localhost" }}{{ $_ := unset $profile "localhostProfile" }}
