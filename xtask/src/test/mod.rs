@@ -163,10 +163,10 @@ fn run_filtered(arguments: &[String], tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs tests on real kernels, with these options of `cargo xtask vm test`. `is_idle`: on the processors that nothing else
-/// wants.
-fn run_in_guests(kernels: &[OnMachine], options: &[&str], is_idle: bool) -> Result<vm::Summary> {
+/// Runs tests on real kernels, with these options of `cargo xtask vm test`. `gives_way`: to what runs
+/// beside them.
+fn run_in_guests(kernels: &[OnMachine], options: &[&str], gives_way: bool) -> Result<vm::Summary> {
     let mut options = vm::Options::parse_from(["vm test"].iter().chain(options));
-    options.machine.is_idle = is_idle;
+    options.machine.gives_way = gives_way;
     vm::test_on(kernels, &options)
 }

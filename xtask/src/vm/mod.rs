@@ -84,9 +84,9 @@ pub struct MachineOptions {
     /// QEMU's accelerator; kvm needs a machine that has it
     #[arg(long, default_value = "tcg", value_parser = ["tcg", "kvm"])]
     pub accel: String,
-    /// It has the processors that nothing else wants
+    /// Others that want a processor have most of it
     #[arg(skip)]
-    pub is_idle: bool,
+    pub gives_way: bool,
 }
 
 pub fn run(command: Command) -> Result<()> {

@@ -92,12 +92,12 @@ impl Machine<'_> {
         } else {
             accel
         };
-        let mut qemu = match self.options.is_idle {
-            true => Command::new("chrt"),
+        let mut qemu = match self.options.gives_way {
+            true => Command::new("nice"),
             false => Command::new(QEMU),
         };
-        if self.options.is_idle {
-            qemu.args(["--idle", "0", QEMU]);
+        if self.options.gives_way {
+            qemu.args(["-n", "5", QEMU]);
         }
         // A guest whose test run was killed would keep a CPU busy for ever.
         // SAFETY: between fork and exec only a system call is made.

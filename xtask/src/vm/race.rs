@@ -71,7 +71,7 @@ pub fn run(
         cgroup: Some(Cgroup::V2),
         memory: race.memory_mib,
         accel: race.accel.to_owned(),
-        is_idle: false,
+        gives_way: false,
     };
     let guest = Guest {
         kernel: &kernel,
