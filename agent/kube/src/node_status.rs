@@ -203,7 +203,7 @@ impl NodeWriter {
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub async fn left_over(&self) -> Result<PreviousStatus, ApiError> {
+    pub async fn previous_status(&self) -> Result<PreviousStatus, ApiError> {
         let node = self.read().await?;
         let items = |list: &Value| list.as_array().cloned().unwrap_or_default();
         let conditions = items(&node["status"]["conditions"]);

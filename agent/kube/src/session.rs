@@ -541,7 +541,7 @@ async fn keep_node(
 ) {
     let mut begun = Some(begun);
     loop {
-        let found = find_left_over(&writer, &mut desired).await;
+        let found = find_previous_status(&writer, &mut desired).await;
         if writer.is_shadow() {
             if !found.is_empty() {
                 tracing::warn!(
@@ -572,7 +572,7 @@ async fn keep_node(
 
 /// What is on the node, as read from the API server; nothing where the agent ends before, or shadow mode begins. After a
 /// refusal what this agent wants is written meanwhile: it may have the right to that.
-async fn find_left_over(
+async fn find_previous_status(
     writer: &NodeWriter,
     desired: &mut channel::Receiver<DesiredStatus>,
 ) -> PreviousStatus {
@@ -580,7 +580,7 @@ async fn find_left_over(
     let mut pause = FIRST_PAUSE;
     let mut is_logged = false;
     loop {
-        let error = match writer.left_over().await {
+        let error = match writer.previous_status().await {
             Ok(found) => return found,
             Err(error) => error,
         };
@@ -601,7 +601,7 @@ async fn find_left_over(
         let readable = async {
             loop {
                 sleep_and_double(&mut pause, Duration::from_secs(300)).await;
-                if writer.left_over().await.is_ok() {
+                if writer.previous_status().await.is_ok() {
                     return;
                 }
             }

@@ -320,16 +320,6 @@ impl ManagerLoop {
     /// Observations, and the use of everything that is short.
     pub(super) fn sample(&mut self) -> Observations {
         let mut seen = self.sources.sample(signed(monotonic_ns()));
-        let is_short_of_memory =
-            |t: &Threshold| t.signal.resource() == Resource::Memory && is_unresolved(t, &seen);
-        if self.planner.thresholds().any(is_short_of_memory) {
-            // Page cache that the kernel has not added up yet passes for a working set.
-            flush_statistics(&self.node.pods.entries);
-            self.sources
-                .sample_memory(&mut seen, signed(monotonic_ns()));
-        }
-        self.node.usage_collector.take_walks();
-        self.find_fastpath_kills(&seen);
         let short = |t: &&Threshold| is_unresolved(t, &seen);
         let resources: BTreeSet<Resource> = self
             .planner
@@ -337,6 +327,14 @@ impl ManagerLoop {
             .filter(short)
             .map(|t| t.signal.resource())
             .collect();
+        if resources.contains(&Resource::Memory) {
+            // Page cache that the kernel has not added up yet passes for a working set.
+            flush_statistics(&self.node.pods.entries);
+            self.sources
+                .sample_memory(&mut seen, signed(monotonic_ns()));
+        }
+        self.node.usage_collector.take_walks();
+        self.find_fastpath_kills(&seen);
         let is_pressed = |t: &Threshold| {
             t.signal.resource().is_of_files()
                 && (t.is_met(&seen, false) || self.planner.is_pressed(t))

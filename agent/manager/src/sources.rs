@@ -85,6 +85,11 @@ pub struct SignalSources {
 /// Observes the memory of the node and of the pods' cgroup, at `now` in nanoseconds of CLOCK_MONOTONIC.
 pub fn observe_memory(node: &Scope, pods: Option<&Scope>, now: i64) -> Observations {
     let mut seen = Observations::default();
+    add_memory(&mut seen, node, pods, now);
+    seen
+}
+
+fn add_memory(seen: &mut Observations, node: &Scope, pods: Option<&Scope>, now: i64) {
     let scopes = [
         (Signal::MemoryAvailable, Some(node)),
         (Signal::AllocatableMemoryAvailable, pods),
@@ -101,7 +106,6 @@ pub fn observe_memory(node: &Scope, pods: Option<&Scope>, now: i64) -> Observati
             seen.set(signal, observation);
         }
     }
-    seen
 }
 
 impl SignalSources {
@@ -130,12 +134,7 @@ impl SignalSources {
 
     /// Looks at memory once more, by statistics that were flushed since.
     pub fn sample_memory(&self, seen: &mut Observations, now: i64) {
-        let again = observe_memory(&self.memory, self.pods_memory.as_ref(), now);
-        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
-            if let Some(observation) = again.get(signal) {
-                seen.set(signal, observation);
-            }
-        }
+        add_memory(seen, &self.memory, self.pods_memory.as_ref(), now);
     }
 
     /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold without an

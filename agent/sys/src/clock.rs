@@ -61,7 +61,7 @@ pub fn boottime_ns() -> u64 {
 }
 
 /// Nanoseconds for which the calling thread has had a CPU.
-pub fn thread_cpu_ns() -> u64 {
+fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 
@@ -69,7 +69,7 @@ pub fn thread_cpu_ns() -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct WorkMark {
     /// Nanoseconds of CLOCK_MONOTONIC.
-    pub time: u64,
+    time: u64,
     cpu: u64,
 }
 

@@ -232,7 +232,7 @@ impl Kept<'_> {
         let repeat = self.repeat.unwrap_or(long);
         current_thread().unwrap().block_on(async {
             let writer = NodeWriter::new(server.client().await, NODE, taint, former, repeat);
-            let found = writer.left_over().await.unwrap();
+            let found = writer.previous_status().await.unwrap();
             let until = tokio::time::Instant::now() + stays.unwrap_or(long);
             if stays.is_some() {
                 assert!(says(&server.state()));

@@ -93,12 +93,13 @@ impl Machine<'_> {
             accel
         };
         let mut qemu = match self.options.gives_way {
-            true => Command::new("nice"),
+            true => {
+                let mut nice = Command::new("nice");
+                nice.args(["-n", "5", QEMU]);
+                nice
+            }
             false => Command::new(QEMU),
         };
-        if self.options.gives_way {
-            qemu.args(["-n", "5", QEMU]);
-        }
         // A guest whose test run was killed would keep a CPU busy for ever.
         // SAFETY: between fork and exec only a system call is made.
         unsafe { qemu.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };

@@ -97,7 +97,9 @@ impl ManagerLoop {
         }
         // One that becomes due while pods are asked may be ended by what its own path does first.
         if let Some(under_way) = &self.soft_request
-            && !(self.planner).is_hard_due(signed(monotonic_ns()), seen, under_way.signal)
+            && !self
+                .planner
+                .is_hard_due(signed(monotonic_ns()), seen, under_way.signal)
         {
             under_way.is_hard_due.store(false, Ordering::Relaxed);
         }
@@ -117,7 +119,8 @@ impl ManagerLoop {
                     Cause::Pressure(_) => self.planner.cancel_eviction(&eviction.uid),
                     // It is the pod that was reported.
                     Cause::LocalStorage(_) => {
-                        (self.planner).note_outcome(&eviction.uid, KillOutcome::Shadow);
+                        self.planner
+                            .note_outcome(&eviction.uid, KillOutcome::Shadow);
                     }
                 }
                 continue;

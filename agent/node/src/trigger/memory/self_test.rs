@@ -13,7 +13,7 @@ const BATCHES: u64 = 4;
 /// A CPU may still hold a batch that was charged before; the kernel may have taken a huge page at once; and a program that
 /// another task is in the middle of sees no charge of that CPU.
 const ATTEMPTS: usize = 10;
-/// From the third attempt on.
+/// Before each attempt after the third.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The first scope's first slot; the caller arms it anew.
 const SLOT: usize = 0;
