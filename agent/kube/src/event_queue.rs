@@ -9,7 +9,7 @@ use std::{
 };
 
 use backon::ExponentialBackoff;
-use evictd_store::record::Record;
+use evictd_store::record::{Record, RequestRecord};
 use serde_json::Value;
 use tokio::{
     sync::mpsc,
@@ -99,6 +99,11 @@ impl EventQueue {
         if let Some(event) = self.events.of_record(record) {
             self.send(event);
         }
+    }
+
+    /// Tells the node of a pod that was asked to end. It never waits.
+    pub fn about_request(&self, request: &RequestRecord) {
+        self.send(self.events.of_request(request));
     }
 
     fn send(&self, event: Value) {

@@ -17,7 +17,7 @@ use evictd_engine::{
     units::signed,
 };
 use evictd_store::record::{
-    EvictionRecord, Record, is_own_limit,
+    EvictionRecord, Record, RequestRecord, is_own_limit,
     oom_kill::{OomCause, OomKillRecord},
 };
 use http::Method;
@@ -53,7 +53,7 @@ const INSTANCE_BYTES: usize = 128;
 /// Longest name that the API takes, in bytes.
 const NAME_BYTES: usize = 253;
 /// Longest gap between evictions for which the node has one Event for all of them.
-const SERIES_GAP: Duration = Duration::from_secs(600);
+pub(crate) const SERIES_GAP: Duration = Duration::from_secs(600);
 /// Shortest interval at which the count of such an Event is brought up to date.
 const SERIES_PAUSE: Duration = Duration::from_secs(30);
 
@@ -162,8 +162,8 @@ impl Events {
         object
     }
 
-    /// The Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold
-    /// that is met as it comes into force.
+    /// The Event of a record that is about no kill itself: a stuck pod, a pod at its own limit, a threshold that is met as
+    /// it comes into force, or a pod that shadow mode would have asked to end.
     pub(crate) fn of_record(&self, record: &Record) -> Option<Value> {
         Some(match record {
             Record::Stuck(stuck) => {
@@ -211,6 +211,17 @@ impl Events {
                 );
                 let what = ("Configuring", MET_IN_FORCE, "Warning");
                 self.node_event(&met.id, &met.time, what, note)
+            }
+            Record::Requested(request) if request.shadow => {
+                let event = EventSpec {
+                    pod: PodRef::from(&**request),
+                    id: &request.id,
+                    time: &request.time,
+                    reason: WOULD_EVICT,
+                    note: request_note(request),
+                    annotations: Some(&request.annotations),
+                };
+                self.of_pod(&event)
             }
             Record::ShadowNode(would) => {
                 let note = match would.conditions.as_slice() {
@@ -276,6 +287,33 @@ impl Events {
         })
     }
 
+    /// The Event on the node that a pod was asked to end for a soft threshold.
+    pub(crate) fn of_request(&self, request: &RequestRecord) -> Value {
+        let (available, threshold) = (request.available, request.threshold);
+        self.threshold_met(
+            (&request.id, &request.time),
+            &format!("asked {} to end", request.pod()),
+            (&request.signal, available, threshold),
+        )
+    }
+
+    /// The kubelet's Event about a threshold for which something was done.
+    fn threshold_met(
+        &self,
+        (id, time): (&str, &str),
+        done: &str,
+        (signal, available, threshold): (&str, u64, u64),
+    ) -> Value {
+        let resource = signal.split('.').next().unwrap_or_default();
+        let note = format!(
+            "Attempting to reclaim {resource}: {done}, {} available, {} wanted",
+            quantity(signal, available),
+            quantity(signal, threshold),
+        );
+        let what = ("Reclaiming", "EvictionThresholdMet", "Warning");
+        self.node_event(id, time, what, note)
+    }
+
     /// Counts an eviction on the node: a new Event, or one more of the last. A pod above a limit of its own is none of
     /// the node's, as for the kubelet (`synchronize`).
     ///
@@ -298,16 +336,12 @@ impl Events {
             series.last_time = micro_time(&eviction.time);
             return Ok(());
         }
-        let resource = eviction.signal.split('.').next().unwrap_or_default();
-        let note = format!(
-            "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
-            eviction.namespace,
-            eviction.name,
-            quantity(&eviction.signal, eviction.available),
-            quantity(&eviction.signal, eviction.threshold),
+        let (available, threshold) = (eviction.available, eviction.threshold);
+        let event = self.threshold_met(
+            (&eviction.id, &eviction.time),
+            &format!("evicted {}", eviction.pod()),
+            (&eviction.signal, available, threshold),
         );
-        let what = ("Reclaiming", "EvictionThresholdMet", "Warning");
-        let event = self.node_event(&eviction.id, &eviction.time, what, note);
         create(client, &event).await?;
         let series = Series {
             name: name(&self.node, &eviction.id),
@@ -426,16 +460,11 @@ fn quantity(signal: &str, units: u64) -> Quantity {
 
 /// The kubelet's words, and what it does not know. Of a pod above a limit of its own these are all.
 fn note(e: &EvictionRecord) -> String {
-    let amount = |units| quantity(&e.signal, units);
     let mut note = e.message.trim_end().to_owned();
     if !is_own_limit(&e.signal) {
-        note = format!(
-            "{note} evictd: {} {} available, threshold {}; the pod used {} and requested {}.",
-            e.signal,
-            amount(e.available),
-            amount(e.threshold),
-            amount(e.working_set),
-            amount(e.request),
+        note += &numbers(
+            &e.signal,
+            [e.available, e.threshold, e.working_set, e.request],
         );
     }
     let stages = &e.stages;
@@ -449,6 +478,24 @@ fn note(e: &EvictionRecord) -> String {
         );
     }
     note
+}
+
+/// The note on a pod that is asked to end.
+pub(crate) fn request_note(r: &RequestRecord) -> String {
+    let known = [r.available, r.threshold, r.working_set, r.request];
+    let mut note = r.message.trim_end().to_owned() + &numbers(&r.signal, known);
+    if let Some(why) = &r.override_reason {
+        note += &format!(" A PodDisruptionBudget was overridden: {why}.");
+    }
+    note + &format!(" It has {} s to end.", r.grace_period_seconds)
+}
+
+/// What was known of a signal: what was available, the threshold, and what the pod used and had requested.
+fn numbers(signal: &str, known: [u64; 4]) -> String {
+    let [available, threshold, used, requested] = known.map(|units| quantity(signal, units));
+    format!(
+        " evictd: {signal} {available} available, threshold {threshold}; the pod used {used} and requested {requested}."
+    )
 }
 
 /// Builds the note on an OOM kill: which process was killed, and by which limit.

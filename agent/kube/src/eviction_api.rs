@@ -7,7 +7,7 @@ use evictd_engine::{
     Cause, IMMEDIATE_GRACE_PERIOD_SECONDS,
     message::{self, EVICTED, PHASE},
 };
-use evictd_store::record::EvictionRecord;
+use evictd_store::record::{EvictionRecord, RequestRecord};
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,6 +44,16 @@ impl<'a> From<&'a EvictionRecord> for PodRef<'a> {
             namespace: &eviction.namespace,
             name: &eviction.name,
             uid: &eviction.uid,
+        }
+    }
+}
+
+impl<'a> From<&'a RequestRecord> for PodRef<'a> {
+    fn from(request: &'a RequestRecord) -> Self {
+        Self {
+            namespace: &request.namespace,
+            name: &request.name,
+            uid: &request.uid,
         }
     }
 }

@@ -283,7 +283,7 @@ impl Cluster {
         self.events.waiting() == 0
     }
 
-    /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force.
+    /// Creates the Event of a record that has one.
     pub fn report(&mut self, mut record: Record) {
         if let Record::OomKill(kill) = &mut record {
             let Some(pod) = &mut kill.pod else {

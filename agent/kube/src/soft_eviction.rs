@@ -26,7 +26,7 @@ use tokio::sync::{Mutex, oneshot};
 use crate::{
     client::{ApiClient, ApiError, DEADLINE},
     event_queue::EventQueue,
-    events::{EventSpec, OVERRIDDEN},
+    events::{EventSpec, OVERRIDDEN, SERIES_GAP, request_note},
     eviction_api::{self, PodRef, REMOVAL_DEADLINE, Removal},
     reporter::{PAUSES, pauses},
 };
@@ -121,6 +121,8 @@ pub struct SoftEvictor {
     /// Signals whose candidates are all protected by budgets.
     protected: BTreeMap<Signal, ProtectedByBudgets>,
     asked: VecDeque<String>,
+    /// For each signal the last time at which a pod was asked for it: the node has one Event for all that follow each other.
+    node_events: BTreeMap<String, Instant>,
     /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
     is_forbidden_logged: bool,
     /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
@@ -148,6 +150,7 @@ impl SoftEvictor {
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
             protected: BTreeMap::new(),
             asked: VecDeque::new(),
+            node_events: BTreeMap::new(),
             is_forbidden_logged: false,
             noted: VecDeque::new(),
             under_way: Arc::default(),
@@ -369,11 +372,6 @@ impl SoftEvictor {
         self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
             .await;
         self.client.counters.soft_evictions.add();
-        let mut note = asked.message.trim_end().to_owned();
-        if let Some(why) = &asked.override_reason {
-            note += &format!(" A PodDisruptionBudget was overridden: {why}.");
-        }
-        note += &format!(" It has {} s to end.", asked.grace_period_seconds);
         let event = EventSpec {
             pod: reference(pod),
             id: &format!("soft-{}", pod.uid),
@@ -382,10 +380,15 @@ impl SoftEvictor {
                 Some(_) => OVERRIDDEN,
                 None => EVICTED,
             },
-            note,
+            note: request_note(&asked),
             annotations: Some(&asked.annotations),
         };
         self.events.about_pod(&event);
+        let now = Instant::now();
+        let last = self.node_events.insert(asked.signal.clone(), now);
+        if last.is_none_or(|last| now.duration_since(last) >= SERIES_GAP) {
+            self.events.about_request(&asked);
+        }
         let asked = Box::new(asked);
         SoftOutcome::Evicted { index, asked }
     }

@@ -190,6 +190,7 @@ fn is_for_cluster(record: &Record) -> bool {
         Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_) => {
             true
         }
+        Record::Requested(request) => request.shadow,
         Record::OomKill(kill) => kill.cause == OomCause::PodLimit,
         _ => false,
     }

@@ -84,7 +84,15 @@ fn a_static_pod_is_not_held_against_the_pod_that_would_be_asked() {
     assert!(member.wait(SOON, |m| requests(m.records()).len() == 1));
     let asked = requests(member.records()).remove(0);
     assert_eq!(asked.name, "wild");
+    let said = |s: &State| events(s, "WouldEvict") == 1;
+    assert!(member.server.wait(SOON, said));
     drop(agent);
+    let event = member
+        .server
+        .state()
+        .events_of("WouldEvict", "Pod")
+        .remove(0);
+    assert_eq!(event["regarding"]["name"], "wild");
     let incident = files::read(&member.dir().join("state"), &asked.id).unwrap();
     let incident = incident.expect("an incident");
     let shown: Vec<_> = incident

@@ -175,6 +175,7 @@ impl Soft {
         requests(self.records())
     }
 
+    /// Reasons of the Events about pods, once all Events are sent.
     fn event_reasons(&self) -> Vec<String> {
         self.runtime.block_on(async {
             while self.events.waiting() > 0 {
@@ -184,6 +185,7 @@ impl Soft {
         let state = self.server.state();
         let reasons = state
             .all_of(Collection::Events)
+            .filter(|e| e["regarding"]["kind"] == "Pod")
             .filter_map(|e| e["reason"].as_str());
         reasons.map(str::to_owned).collect()
     }
@@ -218,14 +220,30 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
     assert!(request.at <= condition.at && condition.at <= delete.at);
     drop(state);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
-    let told = soft.server.state().events_of("Evicted", "Pod");
-    let annotations = &told[0]["metadata"]["annotations"];
+    let of_pod = soft.server.state().events_of("Evicted", "Pod");
+    let annotations = &of_pod[0]["metadata"]["annotations"];
     assert_eq!(*annotations, json!({"starved_resource": "memory"}));
+    let note = "The node was low on resource: memory. evictd: memory.available 90Mi available, threshold 100Mi; \
+                the pod used 17Mi and requested 0. It has 5 s to end.";
+    assert_eq!(of_pod[0]["note"], note);
+    let of_node = soft
+        .server
+        .state()
+        .events_of("EvictionThresholdMet", "Node");
+    let note =
+        "Attempting to reclaim memory: asked default/web-2 to end, 90Mi available, 100Mi wanted";
+    assert_eq!(of_node[0]["note"], note);
     // Both requests were on disk beforehand.
     assert_eq!((soft.asked().len(), soft.counted()), (2, 1));
     assert_eq!(soft.connection.counters.pdb_blocked.get(), 1);
-    // The one that goes is not asked again.
+    // The one that goes is not asked again, and the node has one Event for those that follow each other.
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
+    assert_eq!(soft.event_reasons(), ["Evicted", "Evicted"]);
+    let of_node = soft
+        .server
+        .state()
+        .events_of("EvictionThresholdMet", "Node");
+    assert_eq!(of_node.len(), 1);
 }
 
 // R12: the API server has only the mirror of a static pod; critical pods are protected here as on every path.
