@@ -6,6 +6,7 @@ use evictd_node::trigger::oom::{OomKill, OomReader, UNKNOWN};
 use evictd_store::record::oom_kill::OomCause;
 use evictd_sys::page::page_size;
 use evictd_tests::{
+    agent::limit_capabilities,
     cgroup::{holds, oom_kills_of_machine},
     prelude::*,
     unkillable::Undying,
@@ -108,6 +109,30 @@ fn a_pod_at_its_own_limit_is_told_apart() {
     assert_eq!(at_limit.limit, 48 * MIB);
     assert!(kill.cgroup.contains(&pod), "{kill:?}");
     assert!(kill.scope_usage.is_some_and(|used| used < 128 * MIB));
+}
+
+/// Without the right to load programs nothing reports a kill, and the kernel's count of the machine is left.
+// R45
+#[test]
+fn without_programs_kills_are_counted() {
+    skip_if!(not_root());
+    let _others = counted();
+    // CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF.
+    const PROGRAMS: [u64; 3] = [21, 38, 39];
+    let (mut files, container) = node("counted", 512);
+    let limited = format!("kubepods/besteffort/pod{UID}/c1");
+    files.scope().limit_child(&limited, 48 * MIB).unwrap();
+    let address = listen(&mut files.config, "metricsAddress");
+    let limit = |command: &mut Command| limit_capabilities(command, |c| !PROGRAMS.contains(&c));
+    let agent = Agent::start_as(&files.write().unwrap(), &[], limit).unwrap();
+    // The first reading is of what was before.
+    std::thread::sleep(Duration::from_secs(2));
+    let all = || value(&address, "evictd_oom_kills_unattributed_total").unwrap();
+    assert_eq!(all(), 0);
+    Hog::until_killed(&container, &["--mib", "96"]);
+    assert!(until(SOON, || all() > 0));
+    assert!(agent.says("no program says which"));
+    assert_eq!(files.oom_kill(), None);
 }
 
 /// The kubelet has each container killed as a whole on cgroup v2. Each of two has more processes than there is room for records.

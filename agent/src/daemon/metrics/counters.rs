@@ -37,7 +37,7 @@ pub const DROPS: [(&str, &str, DropCounter); 4] = [
 pub type CounterDef<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
 
 /// Counters of the OOM killer's kills.
-pub const OOM_KILLS: [CounterDef<OomCounters>; 4] = [
+pub const OOM_KILLS: [CounterDef<OomCounters>; 5] = [
     (
         "oom_killer_first",
         "OOM kills on a short node before the agent had acted",
@@ -57,6 +57,11 @@ pub const OOM_KILLS: [CounterDef<OomCounters>; 4] = [
         "oom_kills_at_other_limit",
         "OOM kills at limits of other cgroups",
         |c| &c.other_limit,
+    ),
+    (
+        "oom_kills_unattributed",
+        "OOM kills of which neither the pod nor the limit is known",
+        |c| &c.unattributed,
     ),
 ];
 

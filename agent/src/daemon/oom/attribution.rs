@@ -53,6 +53,8 @@ pub struct OomCounters {
     pub pod_limit: AtomicU64,
     /// Everything else: other cgroups at their limits.
     pub other_limit: AtomicU64,
+    /// Those of which neither the pod nor the limit is known.
+    pub unattributed: AtomicU64,
 }
 
 /// How a pod that was evicted ends.
@@ -183,6 +185,13 @@ impl OomAttributor {
     /// Counters of the kills.
     pub fn counters(&self) -> Arc<OomCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Counts kills of which neither the pod nor the limit is known.
+    pub fn count_unattributed(&self, kills: u64) {
+        self.counters
+            .unattributed
+            .fetch_add(kills, Ordering::Relaxed);
     }
 
     /// The node's scope may be another cgroup now.

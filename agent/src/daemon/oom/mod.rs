@@ -1,4 +1,5 @@
-//! The kills of the OOM killer, as the kernel programs report them: each is attributed, counted and recorded.
+//! The kills of the OOM killer, as the kernel programs report them: each is attributed, counted and recorded. Without a
+//! program they are counted.
 
 mod attribution;
 mod unattributed;
@@ -55,13 +56,21 @@ fn attributor(scopes: &[Scope]) -> OomAttributor {
 impl Agent {
     /// Records the kills that share a record, once it is due by a time in nanoseconds of CLOCK_MONOTONIC.
     pub fn report_oom_kills(&mut self, by: u64) {
-        if let Some(KillSummary { kills, pid, cgroup }) = self.oom.unattributed.due(by) {
-            tracing::warn!(
+        match self.oom.unattributed.due(by) {
+            Some(KillSummary {
                 kills,
-                pid,
-                cgroup,
+                last: Some(last),
+            }) => tracing::warn!(
+                kills,
+                pid = last.pid,
+                cgroup = last.cgroup_id,
                 "the OOM killer has killed a process of which only the pid and the cgroup are known"
-            );
+            ),
+            Some(KillSummary { kills, last: None }) => tracing::warn!(
+                kills,
+                "the OOM killer has killed processes, and no program says which"
+            ),
+            None => {}
         }
         for kill in self.oom.attributor.due(by) {
             self.append_to_journal(Record::OomKill(Box::new(kill)));
@@ -75,10 +84,20 @@ impl Agent {
         self.handle_manager_events();
         self.handle_kubelet_evictions();
         self.take_requests();
-        let oom = &mut self.programs.oom;
-        while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
-            self.oom.unattributed.note(kill.pid, kill.cgroup_id);
+        let mut unattributed = 0;
+        match &mut self.programs.oom {
+            Some(reader) => {
+                while let Some(kill) = reader.next_unattributed() {
+                    self.oom.unattributed.note(kill);
+                    unattributed += 1;
+                }
+            }
+            None => {
+                let counted = kills_of_machine();
+                unattributed = counted.map_or(0, |all| self.oom.unattributed.note_count(all));
+            }
         }
+        self.oom.attributor.count_unattributed(unattributed);
         let mut is_read = false;
         for _ in 0..MOST_AT_A_TICK {
             let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) else {

@@ -1,5 +1,7 @@
-//! OOM kills on kernels without types: only the pid and the cgroup are known, and no record is made of them.
+//! OOM kills of which no record is made: on kernels without types only the pid and the cgroup are known, and where no
+//! program observes the OOM killer only their number.
 
+use evictd_common::oom::UnattributedKill;
 use evictd_engine::units::SECOND;
 
 /// Shortest interval at which such kills are logged, in nanoseconds.
@@ -9,7 +11,9 @@ const ONE_LINE_NS: u64 = 60 * SECOND;
 #[derive(Debug, Default)]
 pub struct UnattributedKills {
     kills: u64,
-    last: (u32, u64),
+    last: Option<UnattributedKill>,
+    /// The machine's count at the last reading.
+    of_machine: Option<u64>,
     /// Time at which kills were logged last, in nanoseconds of CLOCK_MONOTONIC.
     logged: Option<u64>,
 }
@@ -19,17 +23,23 @@ pub struct UnattributedKills {
 pub struct KillSummary {
     /// Number of kills since the last time.
     pub kills: u64,
-    /// The process of the last kill.
-    pub pid: u32,
-    /// The id of its cgroup.
-    pub cgroup: u64,
+    /// The last of them, where a program reports them.
+    pub last: Option<UnattributedKill>,
 }
 
 impl UnattributedKills {
-    /// Counts one.
-    pub fn note(&mut self, pid: u32, cgroup: u64) {
+    /// Counts one that a program reports.
+    pub fn note(&mut self, kill: UnattributedKill) {
         self.kills += 1;
-        self.last = (pid, cgroup);
+        self.last = Some(kill);
+    }
+
+    /// Takes in the machine's count where no program reports kills; returns the number of new ones.
+    pub fn note_count(&mut self, of_machine: u64) -> u64 {
+        let before = self.of_machine.replace(of_machine);
+        let new = before.map_or(0, |before| of_machine.saturating_sub(before));
+        self.kills += new;
+        new
     }
 
     /// What is to be logged by a time, in nanoseconds of CLOCK_MONOTONIC: the first kill at once, later ones together.
@@ -39,11 +49,9 @@ impl UnattributedKills {
             return None;
         }
         self.logged = Some(now);
-        let (pid, cgroup) = self.last;
         Some(KillSummary {
             kills: std::mem::take(&mut self.kills),
-            pid,
-            cgroup,
+            last: self.last.take(),
         })
     }
 }
@@ -52,13 +60,21 @@ impl UnattributedKills {
 mod tests {
     use super::*;
 
+    fn kill(pid: u32) -> UnattributedKill {
+        UnattributedKill {
+            pid,
+            cgroup_id: 7,
+            ..UnattributedKill::default()
+        }
+    }
+
     #[test]
     fn kills_without_end_are_one_line_a_minute() {
         let mut all = UnattributedKills::default();
         let mut lines = Vec::new();
         for second in 0..300 {
-            for n in 0..100 {
-                all.note(n, 7);
+            for pid in 0..100 {
+                all.note(kill(pid));
                 lines.extend(all.due((1000 + second) * SECOND));
             }
         }
@@ -67,10 +83,21 @@ mod tests {
         // The end of the agent logs what is left, once.
         let rest = KillSummary {
             kills: 5999,
-            pid: 99,
-            cgroup: 7,
+            last: Some(kill(99)),
         };
         assert_eq!(all.due(u64::MAX), Some(rest));
         assert_eq!(all.due(u64::MAX), None);
+    }
+
+    #[test]
+    fn kills_before_the_first_reading_are_none_of_this_agent() {
+        let mut all = UnattributedKills::default();
+        let new: Vec<u64> = [40, 40, 43, 44].map(|count| all.note_count(count)).into();
+        assert_eq!(new, [0, 0, 3, 1]);
+        let summary = KillSummary {
+            kills: 4,
+            last: None,
+        };
+        assert_eq!(all.due(SECOND), Some(summary));
     }
 }
