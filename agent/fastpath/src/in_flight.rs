@@ -196,8 +196,11 @@ pub enum VictimEvent {
     Stuck(StuckVictim),
     /// A victim is stuck, and gives way to others: from now on its state says that it is not evicted a second time.
     GivesWay(Arc<PodEntry>),
-    /// A victim is forgotten, with the memory that it holds.
-    Left(Arc<PodEntry>, MemoryReading),
+    /// Memory that a victim held counts as its no longer: it is forgotten, or its cgroup was removed. Shared memory may
+    /// outlive the cgroup, charged to those above.
+    Released(Arc<PodEntry>, MemoryReading),
+    /// A victim is forgotten.
+    Left(Arc<PodEntry>),
 }
 
 /// Memory of the victims at one moment, in bytes.
@@ -363,10 +366,13 @@ impl InFlight {
                 send(VictimEvent::GivesWay(Arc::clone(&victim.pod)));
                 may_give_way = false;
             }
-            if (victim.is_reported && is_over) || gives_way {
-                let victim = self.victims.swap_remove(next);
-                // Shared memory may outlive the cgroup, charged to those above.
-                send(VictimEvent::Left(victim.pod, victim.held));
+            let leaves = (victim.is_reported && is_over) || gives_way;
+            if leaves || usage.is_none() {
+                let held = std::mem::take(&mut victim.held);
+                send(VictimEvent::Released(Arc::clone(&victim.pod), held));
+            }
+            if leaves {
+                send(VictimEvent::Left(self.victims.swap_remove(next).pod));
             } else {
                 next += 1;
             }
@@ -459,8 +465,8 @@ mod tests {
             let at = |_| (MemorySample::default(), 0);
             in_flight.step(now, false, at, |event| match event {
                 VictimEvent::GivesWay(_) => gave_way += 1,
-                VictimEvent::Left(..) => left += 1,
-                VictimEvent::Finished(_) | VictimEvent::Stuck(_) => {}
+                VictimEvent::Left(_) => left += 1,
+                _ => {}
             });
             (gave_way, left, in_flight.free_slots())
         };

@@ -413,8 +413,7 @@ impl MemoryMonitor {
                     pod.eviction_state.set_ending(true);
                     return;
                 }
-                VictimEvent::Left(pod, reading) => {
-                    is_fewer = true;
+                VictimEvent::Released(pod, reading) => {
                     let counted = held.iter_mut().zip(scopes);
                     counted
                         .filter(|(_, watched)| watched.scope.holds(&pod))
@@ -422,14 +421,18 @@ impl MemoryMonitor {
                             let left = reading.of_scope(watched.scope.is_limited());
                             *held = held.saturating_add(left.unreclaimable());
                         });
+                    return;
+                }
+                VictimEvent::Left(pod) => {
+                    is_fewer = true;
                     control.leave(pod);
                     return;
                 }
             });
         });
+        let scopes = self.scopes.iter_mut().zip(held);
+        scopes.for_each(|(watched, held)| watched.pace.release_victims(held));
         if is_fewer {
-            let scopes = self.scopes.iter_mut().zip(held);
-            scopes.for_each(|(watched, held)| watched.pace.release_victims(held));
             // Before the next decision: there may be room now for those that wait.
             self.apply_kills();
         }

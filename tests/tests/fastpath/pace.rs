@@ -481,6 +481,36 @@ fn a_memory_backed_volume_takes_its_own_pod_alone() {
     scene.evicts_only(&["worker"]);
 }
 
+/// What a pod has left in a tmpfs of the host outlives its cgroup, charged to the one above. That is no growth of others.
+// R40, R43
+#[test]
+fn shared_memory_that_outlives_the_cgroup_takes_no_neighbour() {
+    skip_if!(no_room());
+    let mut scene = Scene::new("pace-outlives", 512, Limited::Node);
+    let host = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = host.path().join("data");
+    let fills = format!(
+        "dd if=/dev/zero of={} bs=1M count=330; sleep 1000",
+        file.display()
+    );
+    let mut worker = Command::new("sh");
+    worker.args(["-c", &fills]);
+    let container = scene.container("worker");
+    begin_in(&container, &mut worker).unwrap();
+    let mut worker = worker.spawn().unwrap();
+    scene.pods_hold(330 + EACH * NEIGHBOURS.len() as u64);
+    let _agent = scene.files.start(&[]);
+    assert_eq!(worker.wait().unwrap().signal(), Some(libc::SIGKILL));
+    // The threshold stays met. The kubelet removes the cgroup.
+    std::thread::sleep(MOMENT / 4);
+    for cgroup in [&*container, container.parent().unwrap()] {
+        assert!(until(MOMENT, || fs::remove_dir(cgroup).is_ok()));
+    }
+    // The next pod is due ten seconds after the first.
+    std::thread::sleep(Duration::from_secs(7));
+    scene.evicts_only(&["worker"]);
+}
+
 /// A swap file, in use until it is dropped.
 struct Swap(CString);
 
