@@ -8,13 +8,19 @@
 
 use std::{io, mem, time::Duration};
 
-use evictd_engine::{accounting::MemorySample, units::MS};
+use evictd_engine::{
+    accounting::MemorySample,
+    units::{MS, SECOND},
+};
 use evictd_node::trigger::memory::CHARGE_BATCH;
 use evictd_sys::page::page_size;
 
 /// What stays uncategorized for longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and
 /// the floor still holds.
 const FLUSH_DEADLINE_NS: u64 = 5 * MS;
+/// The same where kernel memory has a counter of its own: the kernel flushes everything every two seconds (`FLUSH_TIME`), and
+/// what no line has for longer is in none for good, as parts of huge pages that nothing maps any more.
+const COUNTED_DEADLINE_NS: u64 = 4 * SECOND;
 /// Between two samples: a reader that this thread has preempted in the middle of a flush can go on, and the allocating
 /// task as well.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -37,8 +43,8 @@ pub(super) struct StatLag {
     slack: u64,
     /// Value of `slack` by the number of CPUs alone, in bytes.
     slack_of_cpus: u64,
-    /// Kernel memory has a counter of its own: all that is uncategorized is lag, however long it lasts.
-    kernel_is_counted: bool,
+    /// What is uncategorized for so long is no lag, in nanoseconds.
+    usual_after: u64,
     /// The usage in bytes when the whole deadline was waited in vain: nothing is charged there that would make the
     /// kernel flush.
     given_up: Option<u64>,
@@ -54,7 +60,10 @@ impl StatLag {
             flush_asked: None,
             slack: slack_of_cpus,
             slack_of_cpus,
-            kernel_is_counted,
+            usual_after: match kernel_is_counted {
+                true => COUNTED_DEADLINE_NS,
+                false => FLUSH_DEADLINE_NS,
+            },
             given_up: None,
         }
     }
@@ -128,7 +137,7 @@ impl StatLag {
             let left = (charged + sample.uncategorized).saturating_sub(sample.usage);
             if left <= *usual + self.slack / 4 {
                 self.flush_asked = None;
-            } else if is_overdue(since, now) && !self.kernel_is_counted {
+            } else if now.saturating_sub(since) >= self.usual_after {
                 (*usual, self.flush_asked) = (left, None);
             }
         }

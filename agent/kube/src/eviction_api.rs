@@ -185,17 +185,28 @@ pub async fn fail(client: &ApiClient, eviction: &EvictionRecord) -> Result<Remov
 /// # Errors
 /// No answer, or a refusal.
 pub async fn is_active(client: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
+    let found = find(client, pod).await?;
+    Ok(found.is_some_and(|found| !found.is_over() && found.metadata.deletion_timestamp.is_none()))
+}
+
+/// Whether the API server has the pod no more, or as one that is over.
+///
+/// # Errors
+/// No answer, or a refusal.
+pub async fn is_over(client: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
+    let found = find(client, pod).await?;
+    Ok(found.is_none_or(|found| found.is_over()))
+}
+
+async fn find(client: &ApiClient, pod: PodRef<'_>) -> Result<Option<Listed>, ApiError> {
     // The agent has no right to get pods, only to list them.
     let (namespace, name) = (pod.namespace, pod.name);
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
     let nothing = Value::Null;
     let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
     let list: List = client.read(&request).await?;
-    Ok(list.items.iter().any(|found| {
-        let is_over = ["Failed", "Succeeded"].contains(&&*found.status.phase);
-        let metadata = &found.metadata;
-        metadata.uid == pod.uid && metadata.deletion_timestamp.is_none() && !is_over
-    }))
+    let mut found = list.items.into_iter();
+    Ok(found.find(|found| found.metadata.uid == pod.uid))
 }
 
 /// The namespaces and names of a node's pods by UID, as the API server itself knows them now.
@@ -230,6 +241,12 @@ struct Listed {
     /// Not there in a list of metadata.
     #[serde(default, deserialize_with = "null_default")]
     status: Status,
+}
+
+impl Listed {
+    fn is_over(&self) -> bool {
+        ["Failed", "Succeeded"].contains(&&*self.status.phase)
+    }
 }
 
 #[derive(Deserialize)]

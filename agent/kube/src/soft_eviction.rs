@@ -221,6 +221,10 @@ impl SoftEvictor {
         let under_way = self.under_way();
         let _held = under_way.lock().await;
         self.may_go(request, pod, is_for_hard)?;
+        // One that has completed since it was chosen would lose its status and logs, and gives back nothing.
+        if let Ok(true) = eviction_api::is_over(&self.client, reference(pod)).await {
+            return Ok(SoftOutcome::Gone { index });
+        }
         let said = (asked.message.trim_end(), &*asked.time);
         let (client, target) = (&self.client, reference(pod));
         // Nothing restarts a pod that was not killed: there is time.

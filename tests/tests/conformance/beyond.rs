@@ -224,6 +224,23 @@ fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
     }
 }
 
+/// A Job puts its next pods here whatever was evicted: one takes the place of each evicted pod, and no further one has come back.
+// R17, R29
+#[test]
+fn an_eviction_has_one_recreation() {
+    let mut planner = planner(Mode::Evictd, one_gib());
+    let short = Node::with_memory(900, 0).pod("job-0", 300).that(owned);
+    assert_eq!(evicted(&mut planner, 0, &short), ["job-0"]);
+    let mut found = Vec::new();
+    for second in [10, 20, 30] {
+        let [one, other] = ["a", "b"].map(|pod| format!("job-{second}-{pod}"));
+        let calm = Node::with_memory(4000, second);
+        let calm = calm.pod(&one, 1).that(owned).pod(&other, 1).that(owned);
+        found.push(step(&mut planner, second, &calm).recreations.len());
+    }
+    assert_eq!(found, [1, 0, 0]);
+}
+
 // R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.
 #[test]
 fn who_was_out_of_sight_for_a_round_has_not_come_back() {
@@ -297,14 +314,17 @@ fn who_was_not_evicted_does_not_come_back() {
     // One that was evicted before that counts all the same.
     let again = evicted(&mut planner, 20, &short(20, "agent-1"));
     assert_eq!(again, ["agent-1"]);
-    let found = step(&mut planner, 40, &short(40, "agent-2"));
+    planner.cancel_eviction("agent-1");
+    let again = evicted(&mut planner, 40, &short(40, "agent-1"));
+    assert_eq!(again, ["agent-1"]);
+    let found = step(&mut planner, 60, &short(60, "agent-2"));
     assert_eq!(
         (names(&found.evictions), found.recreations.len()),
         (vec!["agent-2"], 1)
     );
     planner.cancel_eviction("agent-2");
-    let found = step(&mut planner, 50, &calm(50, "agent-3"));
-    assert_eq!(found.recreations.len(), 1);
+    let found = step(&mut planner, 70, &calm(70, "agent-3"));
+    assert_eq!(found.recreations, []);
 }
 
 // R17, R29

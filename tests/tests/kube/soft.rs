@@ -335,6 +335,27 @@ fn without_a_configured_time_a_budget_holds() {
     assert_eq!(soft.server.count("DELETE", ""), 0);
 }
 
+/// A pod that has completed since it was chosen keeps its object, status and logs.
+// R5
+#[test]
+fn a_pod_that_has_completed_is_not_deleted() {
+    for is_protected in [false, true] {
+        let mut soft = soft(json!({}));
+        let index = usize::from(!is_protected);
+        let name = format!("web-{}", index + 1);
+        let mut state = soft.server.state();
+        let mut pod = state.get(Collection::Pods, "default", &name).clone();
+        pod["status"]["phase"] = "Succeeded".into();
+        state.put_pod(pod);
+        drop(state);
+        let outcome = soft.evict(&[index], is_protected);
+        assert_eq!(outcome, SoftOutcome::Gone { index: 0 });
+        assert_eq!(soft.disruption(&name), Value::Null);
+        assert_eq!((soft.server.count("DELETE", ""), soft.counted()), (0, 0));
+        assert_eq!(soft.event_reasons(), [""; 0]);
+    }
+}
+
 // A pod that is gone, or another one of its name: nothing is done to it, and no other pod goes for it.
 #[test]
 fn who_is_gone_is_not_replaced_by_the_next_one() {
@@ -485,7 +506,8 @@ fn the_condition_stays_where_the_outcome_is_not_known() {
     let mut soft = soft(json!({}));
     let (late, refused) = (InjectedFault::Status(504), InjectedFault::Status(403));
     soft.server.fails("DELETE", "/pods/web-2", 1, late);
-    soft.server.fails("GET", "/default/pods", 1, refused);
+    // Before the DELETE, and after it.
+    soft.server.fails("GET", "/default/pods", 2, refused);
     assert_eq!(soft.evict(&[1, 2], false), SoftOutcome::NoneRequested);
     let stays = json!(["True", "TerminationByKubelet"]);
     assert_eq!(soft.disruption("web-2"), stays);
@@ -498,7 +520,7 @@ fn a_delete_whose_answer_is_lost_counts() {
     let path = "/default/pods/web-2";
     soft.server.fails("DELETE", path, 1, InjectedFault::Cut);
     let away = InjectedFault::Status(503);
-    soft.server.fails("GET", "/default/pods", 2, away);
+    soft.server.fails("GET", "/default/pods", 3, away);
     assert_eq!(soft.evicts(&[1, 2], false).0, 0);
     assert_eq!(soft.server.count("DELETE", ""), 1);
     assert_eq!(soft.counted(), 1);

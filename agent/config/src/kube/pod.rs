@@ -74,10 +74,11 @@ impl From<PodJson> for Pod {
         let annotation = |name: &str| metadata.annotations.get(name);
         let is_static = annotation(CONFIG_SOURCE).is_some_and(|source| source != "api");
         let is_mirror = annotation(CONFIG_MIRROR).is_some();
+        // The kubelet makes the Node the owner of its static pods' mirrors (`CreateMirrorPod`): they have nothing in common.
         let owner = metadata
             .owner_references
             .into_iter()
-            .find(|owner| owner.controller == Some(true));
+            .find(|owner| owner.controller == Some(true) && owner.kind != "Node");
         let pod_level = spec
             .resources
             .as_ref()

@@ -203,13 +203,17 @@ impl Pod {
     }
 
     /// The container that uses all that the pod does, if no other one can run by now: ordinary init containers have
-    /// ended in a pod that is initialized.
+    /// ended in a pod that is initialized. The specification lists no ephemeral containers, of which the status tells.
     pub fn only_container(&self) -> Option<&Container> {
         let is_initialized = self
             .conditions
             .get("Initialized")
             .is_some_and(|is| is == "True");
         let may_run = |c: &&Container| !(is_initialized && c.is_init() && !c.restartable);
+        let is_ephemeral = |name: &String| self.containers.iter().all(|c| c.name != *name);
+        if self.container_names.values().any(is_ephemeral) {
+            return None;
+        }
         let mut running = self.containers.iter().filter(may_run);
         running.next().filter(|_| running.next().is_none())
     }
@@ -265,5 +269,11 @@ mod tests {
         assert_eq!(only(&[regular, sidecar], Some("True")), None);
         assert_eq!(only(&[regular, regular], Some("True")), None);
         assert_eq!(only(&[], None), None);
+        let debugged = Pod {
+            containers: vec![container(regular)],
+            container_names: [("c0ffee".to_owned(), "debugger".to_owned())].into(),
+            ..Pod::default()
+        };
+        assert_eq!(debugged.only_container(), None);
     }
 }

@@ -72,6 +72,8 @@ struct EvictedPod {
     last: i64,
     condition: NodeCondition,
     recreations: u32,
+    /// Number of evicted pods for which no other one has come yet: further ones of the owner come by themselves.
+    unreplaced: u32,
     /// The pod's UID; empty once its owner has put another one here.
     uid: String,
     /// Time and condition of the owner's eviction before this one, as long as it may turn out that this pod was not
@@ -115,10 +117,16 @@ impl RecreationTracker {
             let at = at.min(now);
             let last = self.evicted.get(owner);
             let last = last.filter(|last| !has_passed(WINDOW, last.last, at));
+            let (recreations, unreplaced) =
+                last.map_or((0, 0), |last| (last.recreations, last.unreplaced));
             let evicted = EvictedPod {
                 last: at,
                 condition,
-                recreations: count.unwrap_or(last.map_or(0, |last| last.recreations)),
+                recreations: count.unwrap_or(recreations),
+                unreplaced: match is_eviction {
+                    true => unreplaced.saturating_add(1),
+                    false => unreplaced.saturating_sub(1),
+                },
                 uid: String::new(),
                 before: None,
             };
@@ -161,6 +169,7 @@ impl RecreationTracker {
             last: now,
             condition,
             recreations: before.map_or(0, |before| before.recreations),
+            unreplaced: before.map_or(1, |before| before.unreplaced.saturating_add(1)),
             uid: pod.uid.clone(),
             before: before.map(|before| (before.last, before.condition)),
         };
@@ -177,6 +186,7 @@ impl RecreationTracker {
                 return true;
             }
             evicted.uid.clear();
+            evicted.unreplaced = evicted.unreplaced.saturating_sub(1);
             let before = evicted.before.take();
             if let Some((last, condition)) = before {
                 (evicted.last, evicted.condition) = (last, condition);
@@ -239,7 +249,10 @@ impl RecreationTracker {
             return None;
         }
         let evicted = self.evicted.get_mut(&owner.uid);
-        let evicted = evicted.filter(|evicted| evicted.last <= first && evicted.uid != pod.uid)?;
+        let evicted = evicted.filter(|evicted| {
+            evicted.unreplaced > 0 && evicted.last <= first && evicted.uid != pod.uid
+        })?;
+        evicted.unreplaced -= 1;
         evicted.recreations = evicted.recreations.saturating_add(1);
         evicted.last = now;
         evicted.uid.clear();

@@ -183,8 +183,8 @@ fn a_lag_does_not_become_usual() {
     assert_eq!(seen, lagging(0));
 }
 
-/// Where all that is uncategorized lags, it is never usual. So much of it as counters differ by tells no growth; the
-/// rest is in use.
+/// Where kernel memory has a counter, all that is uncategorized lags until the kernel has flushed by itself. So much of it as
+/// counters differ by tells no growth; the rest is in use. What is in no line for good becomes usual.
 #[test]
 fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
     let (machine, mut stat_lag) = (Machine::default(), StatLag::new(2, true));
@@ -194,6 +194,11 @@ fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
         assert_eq!(sample.shortage.stat_lag, stat_lag.slack);
         machine.pass(FLUSH_DEADLINE_NS);
     }
+    machine.pass(COUNTED_DEADLINE_NS);
+    let later = machine.look(&mut stat_lag, |_| 80 * MIB);
+    assert_eq!(later.shortage.stat_lag, 0);
+    let more = machine.look(&mut stat_lag, |_| 160 * MIB);
+    assert_eq!(more.shortage.stat_lag, stat_lag.slack);
 }
 
 /// Kernel memory that is given back is believed at once; so is another scope.

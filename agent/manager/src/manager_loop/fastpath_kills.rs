@@ -68,8 +68,13 @@ impl KnownKills {
 
     /// The kill of a pod is known.
     pub fn note(&mut self, entry: &PodEntry) {
-        let at = entry.eviction_state.evicted_at();
-        let last = LastKill::new(at, monotonic_ns());
+        let now = monotonic_ns();
+        // One that was asked and is gone was ended by another client, just now as far as is known.
+        let at = match entry.eviction_state.evicted_at() {
+            0 => now,
+            at => at,
+        };
+        let last = LastKill::new(at, now);
         self.last.insert(entry.pod.uid.clone(), last);
     }
 
@@ -217,5 +222,10 @@ mod tests {
         };
         assert_eq!(killed_at(started - SECOND), AfterKill::RunsAgain);
         assert_eq!(killed_at(started + SECOND), AfterKill::Ends);
+        // Another client has deleted the pod, which has its grace period to end.
+        let mut known = KnownKills::after(&RestoredState::default());
+        known.note(&entry);
+        let due = monotonic_ns() + 2 * LOOK_NS;
+        assert_eq!(known.look_at(&entry, false, due), AfterKill::Ends);
     }
 }

@@ -145,6 +145,17 @@ fn the_status_names_containers_by_their_ids() {
     assert!(none.container_names.is_empty());
 }
 
+/// All static pods of a node would share the limits of an owner.
+#[test]
+fn the_node_is_no_owner_of_its_mirror_pods() {
+    for (kind, expected) in [("Node", None), ("ReplicaSet", Some("x"))] {
+        let owner = json!({"kind": kind, "name": "x", "uid": "u", "controller": true});
+        let pod = json!({"metadata": {"ownerReferences": [owner]}});
+        let pod = read_pod("pod", &pod).expect("a pod");
+        assert_eq!(pod.owner.as_ref().map(|owner| &*owner.name), expected);
+    }
+}
+
 #[test]
 fn where_nothing_is_allocated_nothing_is_requested() {
     let spec = |overhead| {
