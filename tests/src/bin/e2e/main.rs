@@ -146,7 +146,7 @@ async fn story(
     installation.apply(client).await?;
     installation.wait_until_watching(client, target).await?;
     let workload = workload::Cast::start(client, target, hog_image).await?;
-    let before = verdicts::Before::look(client, target).await?;
+    let before = verdicts::Before::look(client, target, arguments.installed).await?;
     say!(
         "e2e: the hog takes {} MiB a second of {} MiB",
         arguments.rate,
