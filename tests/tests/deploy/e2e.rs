@@ -1,6 +1,8 @@
 //! The end-to-end test where there is no cluster to try it on: it is skipped, says what it cannot reach, or leaves what is
 //! there alone.
 
+use std::os::unix::fs::PermissionsExt;
+
 use evictd_tests::{
     apiserver::pod,
     containerd::{self, Containerd, Pods},
@@ -230,6 +232,24 @@ fn an_installed_evictd_in_shadow_mode_is_refused() {
     has(&said, &["evictd-x runs in shadow mode"]);
     let state = server.state();
     assert_eq!(state.count("PATCH", "") + state.count("POST", ""), 0);
+}
+
+/// minikube's nodes are containers whose runtime may be Docker: an image in their containerd would not be found.
+#[test]
+fn the_runtime_of_a_node_that_is_a_container_counts_too() {
+    let (server, dir) = (cluster(), tempfile::tempdir().unwrap());
+    let runtime = "docker://28.0.0";
+    server.state().node_mut()["status"]["nodeInfo"]["containerRuntimeVersion"] = runtime.into();
+    let docker = dir.path().join("docker");
+    fs::write(&docker, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&docker, PermissionsExt::from_mode(0o755)).unwrap();
+    let said = e2e(1, |command| {
+        on(command, &server, dir.path()).env("PATH", dir.path());
+    });
+    has(
+        &said,
+        &["the node runs docker://28.0.0", "containerd and CRI-O only"],
+    );
 }
 
 /// An evictd that another one has installed is neither changed nor taken away.
