@@ -10,17 +10,19 @@ pub enum Collection {
     Nodes,
     Namespaces,
     ConfigMaps,
+    DaemonSets,
     Events,
     Policies,
     TenantPolicies,
 }
 
 impl Collection {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Pods,
         Self::Nodes,
         Self::Namespaces,
         Self::ConfigMaps,
+        Self::DaemonSets,
         Self::Events,
         Self::Policies,
         Self::TenantPolicies,
@@ -33,6 +35,7 @@ impl Collection {
             Self::Nodes => ["nodes", "v1", "Node"],
             Self::Namespaces => ["namespaces", "v1", "Namespace"],
             Self::ConfigMaps => ["configmaps", "v1", "ConfigMap"],
+            Self::DaemonSets => ["daemonsets", "apps/v1", "DaemonSet"],
             Self::Events => ["events", "events.k8s.io/v1", "Event"],
             Self::Policies => ["evictionpolicies", "evictd.io/v1alpha1", "EvictionPolicy"],
             Self::TenantPolicies => [

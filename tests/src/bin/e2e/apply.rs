@@ -25,7 +25,7 @@ pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
     let patch = Patch::Apply(object);
     let applied = api.patch(&object.name_any(), &params, &patch).await;
     applied.with_context(|| format!("cannot apply {}", title(object)))?;
-    println!("e2e: applied {}", title(object));
+    say!("e2e: applied {}", title(object));
     Ok(())
 }
 

@@ -4,11 +4,11 @@ use evictd_tests::prelude::*;
 
 use super::node::Target;
 
-/// Where containerds listen: the usual one, k3s' and RKE2's, MicroK8s'.
+/// Where containerds listen: k3s' and RKE2's, MicroK8s', the usual one, which may be Docker's beside one of the others.
 const SOCKETS: [&str; 3] = [
-    "/run/containerd/containerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
+    "/run/containerd/containerd.sock",
 ];
 /// containerd's own client under its names: its own, inside k3s, RKE2's, inside MicroK8s.
 const CLIENTS: [&[&str]; 4] = [
@@ -38,37 +38,38 @@ impl Importer {
     /// The way to this node; `None` where there is none from here.
     pub fn find(target: &Target) -> Result<Option<Self>> {
         let text = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let is_crio = target.runtime.starts_with("cri-o://");
+        ensure!(
+            is_crio || target.runtime.starts_with("containerd://"),
+            "the node runs {}: images can be imported for containerd and CRI-O only; put them where the node can pull \
+             them and give --image and --hog-image",
+            target.runtime
+        );
+        // As the installers of such clusters load images themselves.
+        let mut inside = Vec::new();
         if !target.local {
-            // As the installers of such clusters load images themselves.
-            let inside = ENGINES.iter().find(|engine| {
-                answers(&text(&[
-                    engine,
-                    "inspect",
-                    "--type",
-                    "container",
-                    &target.name,
-                ]))
-            });
-            let ctr = |engine: &&str| text(&[engine, "exec", "--interactive", &target.name, "ctr"]);
-            return Ok(inside.map(|engine| Self::ctr(ctr(engine))));
+            let name = target.name.as_str();
+            let is_there =
+                |engine: &&&str| answers(&text(&[engine, "inspect", "--type", "container", name]));
+            let Some(engine) = ENGINES.iter().find(is_there) else {
+                return Ok(None);
+            };
+            inside = text(&[engine, "exec", "--interactive", name]);
         }
-        if target.runtime.starts_with("cri-o://") {
-            let command = text(&["podman"]);
+        if is_crio {
+            let command = [inside, text(&["podman"])].concat();
             ensure!(
-                answers(&text(&["podman", "--version"])),
-                "the node runs {}, and podman, which loads images for it, is not here; put them where the node can \
+                answers(&[&command[..], &text(&["--version"])].concat()),
+                "the node runs {}, and podman, which loads images for it, is not there; put them where the node can \
                  pull them and give --image and --hog-image",
                 target.runtime
             );
             let way = Way::Podman;
             return Ok(Some(Self { command, way }));
         }
-        ensure!(
-            target.runtime.starts_with("containerd://"),
-            "the node runs {}: images can be imported for containerd and CRI-O only; put them where the node can pull \
-             them and give --image and --hog-image",
-            target.runtime
-        );
+        if !target.local {
+            return Ok(Some(Self::ctr([inside, text(&["ctr"])].concat())));
+        }
         let socket = socket()?;
         let client = CLIENTS
             .iter()
@@ -117,7 +118,7 @@ impl Importer {
             archive.display(),
             self.command
         );
-        println!("e2e: imported {reference}");
+        say!("e2e: imported {reference}");
         Ok(())
     }
 
@@ -154,16 +155,47 @@ fn answers(command: &[String]) -> bool {
     out.is_ok_and(|out| out.status.success())
 }
 
+fn socket_below(root: &Path) -> Option<PathBuf> {
+    let paths = SOCKETS.iter();
+    let mut paths = paths.map(|path| root.join(path.trim_start_matches('/')));
+    paths.find(|path| path.exists())
+}
+
 /// `CONTAINERD_ADDRESS`, as `ctr` itself takes it, or the first that is there.
 fn socket() -> Result<PathBuf> {
     if let Some(address) = std::env::var_os("CONTAINERD_ADDRESS") {
         return Ok(address.into());
     }
-    let found = SOCKETS.iter().map(PathBuf::from).find(|path| path.exists());
+    let found = socket_below(Path::new("/"));
     found.with_context(|| {
         format!(
             "no containerd at {}; set CONTAINERD_ADDRESS",
             SOCKETS.join(" or ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_containerd_of_the_distribution_comes_before_dockers() {
+        for distribution in ["run/k3s", "var/snap/microk8s/common/run"] {
+            let root = tempfile::tempdir().unwrap();
+            let found = || socket_below(root.path());
+            assert_eq!(found(), None);
+            let make = |path: &str| {
+                let path = root.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(&path, "").unwrap();
+                path
+            };
+            let dockers = make("run/containerd/containerd.sock");
+            assert_eq!(found(), Some(dockers));
+            let socket = SOCKETS.iter().find(|s| s[1..].starts_with(distribution));
+            let own = make(&socket.unwrap()[1..]);
+            assert_eq!(found(), Some(own));
+        }
+    }
 }

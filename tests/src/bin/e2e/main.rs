@@ -2,6 +2,14 @@
 //! lets one of them take all memory, and looks at what the cluster says: Events by evictd, no OOM kill, no restart,
 //! all other pods alive. Whatever happens, it takes away what it has brought.
 
+/// As `println!`, also where the terminal is gone: the clean-up goes on.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($words)*);
+    }};
+}
+
 mod agent;
 mod apply;
 mod images;
@@ -17,12 +25,14 @@ mod verdicts;
 mod workload;
 
 use clap::Parser;
-use kube::Client;
+use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 
 use evictd_tests::prelude::*;
 use install::Installation;
 use node::Target;
+
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Tells the whole story on the cluster that KUBECONFIG names.
 #[derive(Parser)]
@@ -47,8 +57,9 @@ pub struct Arguments {
     /// MiB that the hog takes in a second; 0: as fast as it can
     #[arg(long, default_value_t = 200)]
     rate: u64,
-    /// The hard threshold for memory.available: `2Gi`, `30%`, or `own` for the kubelet's. Without it the kubelet's, but
-    /// at least 512Mi or an eighth of what pods can have: a node that runs the control plane as well is denied that way
+    /// The hard threshold for memory.available: `2Gi`, `30%`, or `own` for the manifests', which is 100Mi above the
+    /// kubelet's. Without it that one, but 512Mi or an eighth of what pods can have, whichever is less, where the kubelet's
+    /// is below it: a node that runs the control plane as well is denied that way
     #[arg(long)]
     threshold: Option<String>,
     /// The kubelet's configuration file on the node; `none` if it has none
@@ -78,7 +89,7 @@ pub struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if std::env::var_os("KUBECONFIG").is_none_or(|path| path.is_empty()) {
-        println!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
+        say!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
         return Ok(());
     }
     let runtime = evictd_tests::current_thread()?;
@@ -86,35 +97,42 @@ fn main() -> Result<()> {
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
-    let client = Client::try_default()
-        .await
-        .context("KUBECONFIG cannot be used")?;
+    let config = Config::infer().await;
+    let mut config = config.context("KUBECONFIG cannot be used")?;
+    // A server that never answers must not hold up the clean-up.
+    config.read_timeout = Some(READ_TIMEOUT);
+    let client = Client::try_from(config).context("KUBECONFIG cannot be used")?;
     let version = client.apiserver_version().await;
     let version = version.context("the API server that KUBECONFIG names does not answer")?;
     let mut target = node::choose(&client, arguments.node.as_deref()).await?;
     target.host_network |= arguments.host_network;
     let target = target;
-    println!("e2e: Kubernetes {}, {target}", version.git_version);
+    say!("e2e: Kubernetes {}, {target}", version.git_version);
 
     let images = images::provide(arguments, &target)?;
     let installation = Installation::prepare(&client, arguments, &target, &images).await?;
     let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
     let told = tokio::select! {
         told = story(arguments, &client, &target, &installation, &images.hog) => told,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
         _ = terminated.recv() => Err(anyhow::anyhow!("terminated")),
+        _ = hung_up.recv() => Err(anyhow::anyhow!("the terminal is gone")),
     };
     if told.is_err() {
         installation.explain(&client, &target).await;
     }
     if arguments.keep {
-        println!("e2e: everything is left where it is (--keep)");
+        say!("e2e: everything is left where it is (--keep)");
         return told;
     }
     let cast_gone = workload::remove(&client).await;
+    let cast_gone = cast_gone.context("the pods of the story are still there");
+    if let Err(error) = &cast_gone {
+        say!("e2e: {error:#}");
+    }
     let removed = installation.remove(&client, &target).await;
-    told.and(cast_gone.context("the pods of the story are still there"))
-        .and(removed)
+    told.and(cast_gone).and(removed)
 }
 
 /// All of it, between the first object applied and the last one removed.
@@ -128,10 +146,11 @@ async fn story(
     installation.apply(client).await?;
     installation.wait_until_watching(client, target).await?;
     let workload = workload::Cast::start(client, target, hog_image).await?;
-    let before = verdicts::Before::look(client, target).await?;
-    println!(
+    let before = verdicts::Before::look(client, target, arguments.installed).await?;
+    say!(
         "e2e: the hog takes {} MiB a second of {} MiB",
-        arguments.rate, target.capacity_mib
+        arguments.rate,
+        target.capacity_mib
     );
     let filled = target.capacity_mib.checked_div(arguments.rate).unwrap_or(0);
     let timeout = arguments.timeout.unwrap_or(600.max(300 + 2 * filled));
@@ -145,13 +164,13 @@ async fn story(
     let failed = found.iter().filter(|v| !v.good).count();
     for status in &found {
         let word = if status.good { "ok    " } else { "FAILED" };
-        println!("  {word} {}", status.text);
+        say!("  {word} {}", status.text);
     }
     ensure!(
         failed == 0,
         "{failed} of {} checks have failed",
         found.len()
     );
-    println!("e2e: all {} checks passed", found.len());
+    say!("e2e: all {} checks passed", found.len());
     Ok(())
 }

@@ -3,7 +3,10 @@
 use std::fmt;
 
 use evictd_engine::model::quantity::Quantity;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeSystemInfo},
+    apimachinery::pkg::api::resource,
+};
 use kube::{Api, Client, api::ListParams};
 
 use evictd_tests::prelude::*;
@@ -15,6 +18,8 @@ pub struct Target {
     /// `metadata.name`.
     pub name: String,
     pub local: bool,
+    /// It is this machine or a container of it: /proc/vmstat is the same.
+    pub same_kernel: bool,
     /// `containerd://2.1.4`.
     pub runtime: String,
     pub capacity_mib: u64,
@@ -54,12 +59,17 @@ struct Machine {
 
 impl Machine {
     fn is(&self, node: &Node) -> bool {
-        let info = node.status.as_ref().and_then(|s| s.node_info.as_ref());
-        info.is_some_and(|info| {
-            let id = info.machine_id.trim();
-            info.boot_id.trim() == self.boot && (id.is_empty() || id == self.id)
-        })
+        let id = info(node).map_or("", |info| info.machine_id.trim());
+        self.has_kernel_of(node) && (id.is_empty() || id == self.id)
     }
+
+    fn has_kernel_of(&self, node: &Node) -> bool {
+        info(node).is_some_and(|info| info.boot_id.trim() == self.boot)
+    }
+}
+
+fn info(node: &Node) -> Option<&NodeSystemInfo> {
+    node.status.as_ref()?.node_info.as_ref()
 }
 
 fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
@@ -95,6 +105,7 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
     Ok(Target {
         name: name(node),
         local: here.is(node),
+        same_kernel: here.has_kernel_of(node),
         runtime: info.container_runtime_version,
         capacity_mib: capacity,
         reserved_mib: capacity.saturating_sub(memory(status.allocatable).unwrap_or(capacity)),
@@ -221,6 +232,9 @@ mod tests {
         // A node in a container of this machine: its containerd is not the one that is found here.
         assert_eq!(picked(None, "a", "host").unwrap(), found("worker", false));
         assert_eq!(picked(None, "z", "z").unwrap(), found("worker", false));
+        let same_kernel =
+            |boot| pick(&all, Some("control"), &machine(boot, "host")).map(|t| t.same_kernel);
+        assert!(same_kernel("a").unwrap() && !same_kernel("z").unwrap());
         assert_eq!(
             picked(Some("control"), "c", "worker").unwrap(),
             found("control", false)

@@ -10,10 +10,14 @@ use super::{apply::kind, node::USUAL_RUNTIME_ROOT};
 
 /// Name of the container that is evictd.
 pub const CONTAINER: &str = "evictd";
+/// `evictionPressureTransitionPeriod`: long enough for the verdicts to see the condition, and then its end is waited for.
+pub const TRANSITION: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub struct Changes {
     pub image: String,
+    /// The only node that gets an agent.
+    pub node: String,
     /// All capabilities instead of those that are listed.
     pub privileged: bool,
     /// `evictionHard["memory.available"]`.
@@ -73,6 +77,8 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
             .context("the ConfigMap has no config.yaml")?;
         // The hog is dead before the pressure has lasted.
         config["cluster"]["taint"] = json!({"setAfter": "0s"});
+        // An agent that ends before it is over leaves condition and taint to the next one, and here none comes.
+        config["evictionPressureTransitionPeriod"] = format!("{}s", TRANSITION.as_secs()).into();
         if let Some(threshold) = &changes.threshold {
             config["evictionHard"] = json!({"memory.available": threshold});
         }
@@ -103,6 +109,10 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
         spec["hostNetwork"] = true.into();
         spec["dnsPolicy"] = "ClusterFirstWithHostNet".into();
     }
+    // Threshold, directories and image are one node's: an agent elsewhere would evict by them.
+    let only = json!({"key": "metadata.name", "operator": "In", "values": [changes.node]});
+    spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!({"nodeSelectorTerms": [{"matchFields": [only]}]});
     let gone = leave_out(spec, &changes.left_out);
     let containers = spec["containers"].as_array_mut();
     let mut changed = 0;
@@ -121,6 +131,8 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
                 }
             }
         }
+        // The guard outlives its agent for the next one's sake. What is attached stays so until the agent itself ends.
+        container["lifecycle"] = json!({"preStop": {"exec": {"command": ["/evictd", "detach"]}}});
         without_capabilities(container, &changes.no_capabilities);
         if changes.privileged {
             container["securityContext"] =
@@ -205,6 +217,7 @@ mod tests {
     fn the_manifests_are_ordered_and_changed() {
         let objects = manifests(&Changes {
             image: "new:1".into(),
+            node: "node-1".into(),
             privileged: true,
             threshold: Some("2Gi".into()),
             kubelet_config: Some(String::new()),
@@ -216,6 +229,9 @@ mod tests {
         chart.has(
             "
             container/image | new:1
+            container/lifecycle/preStop/exec/command | [/evictd, detach]
+            pod/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0/values | [node-1]
+            config/evictionPressureTransitionPeriod | 120s
             container/securityContext/privileged | true
             config/evictionHard | {memory.available: 2Gi}
             config/cluster/pauseConfigMap | evictd/evictd-pause

@@ -20,7 +20,19 @@ pub async fn look_until<T>(
     }
 }
 
-/// Whether an object is gone, or cannot be looked for.
+/// Whether an object is gone. What cannot be looked for may be there: the API server may be short of memory too.
 pub fn is_gone<T, E>(found: &Result<Option<T>, E>) -> bool {
-    !matches!(found, Ok(Some(_)))
+    matches!(found, Ok(None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_for_is_not_gone() {
+        assert!(is_gone(&Ok::<_, ()>(None::<()>)));
+        assert!(!is_gone(&Ok::<_, ()>(Some(()))));
+        assert!(!is_gone(&Err::<Option<()>, _>(())));
+    }
 }

@@ -8,14 +8,14 @@ use kube::Client;
 
 use super::node::{self, Target};
 
-/// `--threshold` for the kubelet's, whatever it is.
+/// `--threshold` for the manifests', which is above the kubelet's, whatever that is.
 pub const OWN: &str = "own";
 /// `DefaultEvictionHard` of the kubelet for `memory.available`, in MiB.
 const DEFAULT_MIB: u64 = 100;
 /// More than this is not needed to keep a control plane alive.
 const MARGIN_MIB: u64 = 512;
 
-/// `evictionHard["memory.available"]` for evictd; `None` leaves the kubelet's in force.
+/// `evictionHard["memory.available"]` for evictd; `None` leaves the manifests' in force.
 pub async fn choose(
     client: &Client,
     target: &Target,
@@ -29,7 +29,7 @@ pub async fn choose(
     let kubelet = match configuration(client, target).await {
         Ok(kubelet) => kubelet,
         Err(error) => {
-            println!("e2e: the kubelet does not tell its configuration: {error:#}");
+            say!("e2e: the kubelet does not tell its configuration: {error:#}");
             Value::Null
         }
     };
@@ -37,12 +37,10 @@ pub async fn choose(
     let chosen = found.careful();
     let own = found.own_mib.map_or_else(
         || "the kubelet has none for memory".to_owned(),
-        |mib| format!("the kubelet has {mib}Mi; --threshold {OWN} takes that"),
+        |mib| format!("the kubelet has {mib}Mi; --threshold {OWN} is 100Mi above that"),
     );
     if let Some(chosen) = &chosen {
-        println!(
-            "e2e: the hog has to go at memory.available<{chosen}, to keep the node well ({own})"
-        );
+        say!("e2e: the hog has to go at memory.available<{chosen}, to keep the node well ({own})");
     }
     Ok(chosen)
 }

@@ -2,7 +2,7 @@
 
 use evictd_node::trigger::oom::kills_of_machine;
 use evictd_tests::prelude::*;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::{
@@ -10,11 +10,13 @@ use super::{
     node::Target,
     patience::look_until,
     seen::Seen,
-    workload::{Cast, NAMESPACE, describe, is_ready, statuses},
+    workload::{Cast, describe, is_ready, statuses},
 };
 
 /// `reportingComponent` of evictd's Events.
 const CONTROLLER: &str = "evictd";
+/// Longest `reportingInstance` that the API takes, in bytes; the name of a node may be longer.
+const INSTANCE_BYTES: usize = 128;
 
 #[derive(Debug)]
 pub struct Verdict {
@@ -28,19 +30,32 @@ fn status(good: bool, text: String) -> Verdict {
 }
 
 pub struct Before {
-    /// UIDs of the Events of the node.
+    /// UIDs of the Events of the node, and of those about evictions there.
     events: Vec<String>,
-    /// `oom_kill` of this machine's /proc/vmstat, where it is the node.
+    /// The node's pods.
+    pods: Vec<Pod>,
+    /// `oom_kill` of this machine's /proc/vmstat, where the node has the same kernel.
     oom_kills: Option<u64>,
+    /// Whether evictd was there before, with times of its own for the taint.
+    installed: bool,
 }
 
 impl Before {
-    pub async fn look(client: &Client, target: &Target) -> Result<Self> {
-        let events = on_node(client, target).await?;
+    pub async fn look(client: &Client, target: &Target, installed: bool) -> Result<Self> {
+        let mut events = on_node(client, target).await?;
+        events.extend(evictions(client, target).await?);
         Ok(Self {
             events: events.iter().filter_map(|e| e.uid()).collect(),
+            pods: pods(client, target).await?,
             oom_kills: oom_kills(target),
+            installed,
         })
+    }
+
+    /// Those of these Events that were not there.
+    fn only_new(&self, mut events: Vec<Event>) -> Vec<Event> {
+        events.retain(|e| e.uid().is_none_or(|uid| !self.events.contains(&uid)));
+        events
     }
 }
 
@@ -54,23 +69,17 @@ pub async fn look(
     settle: Duration,
 ) -> Result<Vec<Verdict>> {
     let mut verdicts = about_hog(seen);
-    let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
-    verdicts.push(
-        patiently(settle, async || {
-            let all = events.list(&ListParams::default()).await?.items;
-            Ok(evicted_events(&all, &seen.uid))
-        })
-        .await?,
-    );
-    let new_events = async || {
-        let mut new = on_node(client, target).await?;
-        new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
-        anyhow::Ok(new)
+    // First: they stay for the transition period only.
+    let marked = async || Ok(marked(&marks(client, target).await?, before.installed));
+    verdicts.push(patiently(settle, marked).await?);
+    let evicted = async || {
+        let new = before.only_new(evictions(client, target).await?);
+        Ok(evicted_events(&new, &seen.uid))
     };
+    verdicts.push(patiently(settle, evicted).await?);
+    let new_events = async || anyhow::Ok(before.only_new(on_node(client, target).await?));
     let of_node = async || Ok(node_events(&new_events().await?));
     verdicts.push(patiently(settle, of_node).await?);
-    let marked = async || Ok(marked(&marks(client, target).await?));
-    verdicts.push(patiently(settle, marked).await?);
     let oom = async || {
         let new = new_events().await?;
         anyhow::Ok(no_oom(&new, before.oom_kills, oom_kills(target)))
@@ -84,6 +93,8 @@ pub async fn look(
         );
     }
     verdicts.push(oom);
+    let others = async || anyhow::Ok(spared(&before.pods, &pods(client, target).await?));
+    verdicts.push(look_until(settle, Result::is_ok, others).await?);
     for survivor in &workload.survivors {
         let name = survivor.name_any();
         let look = async || anyhow::Ok(lives(survivor, workload.get(&name).await?.as_ref()));
@@ -183,9 +194,11 @@ fn no_oom(new: &[Event], before: Option<u64>, after: Option<u64>) -> Verdict {
     )
 }
 
-fn marked(marks: &[String]) -> Verdict {
+/// An evictd that was there before may have another key for its taint, or set it only when pressure lasts.
+fn marked(marks: &[String], installed: bool) -> Verdict {
     let has = |mark: &str| marks.iter().any(|m| m == mark);
-    let good = has("evictd.dev/memory-pressure") && has("EvictdMemoryPressure");
+    let is_tainted = installed || has("evictd.dev/memory-pressure");
+    let good = is_tainted && has("EvictdMemoryPressure");
     status(
         good,
         format!(
@@ -193,6 +206,46 @@ fn marked(marks: &[String]) -> Verdict {
             marks.join(", ")
         ),
     )
+}
+
+/// No pod that was there before has been evicted by the kubelet or has lost a container to the OOM killer: the hog was not.
+fn spared(before: &[Pod], now: &[Pod]) -> Verdict {
+    let of_kubelet = |pod: &Pod| {
+        let status = pod.status.as_ref();
+        status.and_then(|s| s.reason.as_deref()) == Some("Evicted")
+    };
+    let is_hit = |was: &Pod, is: &Pod| {
+        (of_kubelet(is) && !of_kubelet(was)) || !oom_killed(is).is_subset(&oom_killed(was))
+    };
+    let hit = now.iter().filter(|is| {
+        let was = before.iter().find(|was| was.uid() == is.uid());
+        was.is_some_and(|was| is_hit(was, is))
+    });
+    let hit: Vec<_> = hit.map(describe).collect();
+    status(
+        hit.is_empty(),
+        format!(
+            "of {} other pods of the node the kubelet has evicted, or the OOM killer hit, {}: {}",
+            before.len(),
+            hit.len(),
+            hit.join(" | ")
+        ),
+    )
+}
+
+/// Containers that the OOM killer has ended, as far as a pod's status tells.
+fn oom_killed(pod: &Pod) -> BTreeSet<(String, String)> {
+    let states = |c: &ContainerStatus| [c.state.clone(), c.last_state.clone()];
+    let status = pod.status.clone().unwrap_or_default();
+    let lists = [status.init_container_statuses, status.container_statuses];
+    let all = lists.into_iter().flatten().flatten();
+    let ends = all.flat_map(|c| states(&c).map(|state| (c.name.clone(), state)));
+    ends.filter_map(|(name, state)| {
+        let end = state?.terminated?;
+        (end.reason.as_deref() == Some("OOMKilled"))
+            .then(|| (name, end.container_id.unwrap_or_default()))
+    })
+    .collect()
 }
 
 fn lives(before: &Pod, now: Option<&Pod>) -> Verdict {
@@ -214,9 +267,31 @@ async fn on_node(client: &Client, target: &Target) -> Result<Vec<Event>> {
     Ok(found.context("cannot list the node's Events")?.items)
 }
 
-/// `oom_kill` of /proc/vmstat, where this machine is the node.
+/// evictd's Events about evictions on the node, in all namespaces.
+async fn evictions(client: &Client, target: &Target) -> Result<Vec<Event>> {
+    let events: Api<Event> = Api::all(client.clone());
+    let fields = format!("reason=Evicted,reportingComponent={CONTROLLER}");
+    let found = events.list(&ListParams::default().fields(&fields)).await;
+    let mut found = found.context("cannot list Events")?.items;
+    found.retain(|event| is_from(event, &target.name));
+    Ok(found)
+}
+
+fn is_from(event: &Event, node: &str) -> bool {
+    let node = node.get(..INSTANCE_BYTES).unwrap_or(node);
+    event.reporting_instance.as_deref() == Some(node)
+}
+
+async fn pods(client: &Client, target: &Target) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::all(client.clone());
+    let fields = format!("spec.nodeName={}", target.name);
+    let found = pods.list(&ListParams::default().fields(&fields)).await;
+    Ok(found.context("cannot list the node's pods")?.items)
+}
+
+/// `oom_kill` of /proc/vmstat, where the node has this machine's kernel.
 fn oom_kills(target: &Target) -> Option<u64> {
-    target.local.then(kills_of_machine)?
+    target.same_kernel.then(kills_of_machine)?
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl Cast {
             let pod = workload.wait_until_ready(name).await?;
             workload.survivors.push(pod);
         }
-        println!("e2e: {} pods run that must live", workload.survivors.len());
+        say!("e2e: {} pods run that must live", workload.survivors.len());
         Ok(workload)
     }
 
@@ -120,7 +120,7 @@ impl Cast {
             match self.watch(&mut version, seen).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) => println!("e2e: the watch of the hog: {error:#}; looking again"),
+                Err(error) => say!("e2e: the watch of the hog: {error:#}; looking again"),
             }
             tokio::time::sleep(POLL_INTERVAL).await;
             // What has happened in between, and from where the next watch goes on.
@@ -133,14 +133,16 @@ impl Cast {
                     }
                 }
                 Ok(_) => return Ok(()),
-                Err(error) => println!("e2e: the hog cannot be looked at: {error}"),
+                Err(error) => say!("e2e: the hog cannot be looked at: {error}"),
             }
         }
     }
 
     /// One watch; whether the hog is gone, or was evicted by the kubelet.
     async fn watch(&self, version: &mut String, seen: &mut Seen) -> Result<bool> {
-        let params = WatchParams::default().fields(&format!("metadata.name={HOG}"));
+        // The server ends it before this client's patience does.
+        let params = WatchParams::default().timeout(45);
+        let params = params.fields(&format!("metadata.name={HOG}"));
         let mut changes = self.pods.watch(&params, version).await?.boxed();
         while let Some(change) = changes.try_next().await? {
             match change {
@@ -235,11 +237,11 @@ where
 /// Takes the cast away and waits until it is gone.
 pub async fn remove(client: &Client) -> Result<()> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
-    if classes.get_opt(NAMESPACE).await?.is_some() {
-        classes.delete(NAMESPACE, &DeleteParams::default()).await?;
-    }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let look = async || {
+        if classes.get_opt(NAMESPACE).await?.is_some() {
+            classes.delete(NAMESPACE, &DeleteParams::default()).await?;
+        }
         let found = namespaces.get_opt(NAMESPACE).await?;
         let is_whole = |found: &Namespace| found.metadata.deletion_timestamp.is_none();
         if found.as_ref().is_some_and(is_whole) {

@@ -10,6 +10,7 @@ fn event(reason: &str, uid: &str, by: &str) -> Event {
         "reason": reason,
         "message": "The node was low on resource: memory.",
         "reportingComponent": by,
+        "reportingInstance": "n1",
     });
     serde_json::from_value(event).unwrap()
 }
@@ -40,6 +41,44 @@ fn only_one_event_and_on_the_hog_is_good() {
     assert!(!evicted_events(&[], "hog").good);
     assert!(node_events(&[event("EvictionThresholdMet", "n", "evictd")]).good);
     assert!(!node_events(&[event("EvictionThresholdMet", "n", "kubelet")]).good);
+}
+
+#[test]
+fn events_of_other_nodes_and_of_before_do_not_count() {
+    let ours = event("Evicted", "hog", "evictd");
+    assert!(is_from(&ours, "n1") && !is_from(&ours, "n2"));
+    let mut long = ours.clone();
+    long.reporting_instance = Some("n".repeat(128));
+    assert!(is_from(&long, &"n".repeat(200)));
+    let mut old = ours.clone();
+    old.metadata.uid = Some("old".to_owned());
+    let before = Before {
+        events: vec!["old".to_owned()],
+        pods: Vec::new(),
+        oom_kills: None,
+        installed: false,
+    };
+    assert_eq!(before.only_new(vec![old, ours.clone()]), [ours]);
+}
+
+#[test]
+fn a_pod_that_was_hit_in_place_of_the_hog_is_found() {
+    let killed = |id: &str| {
+        let mut status = running(1);
+        status["containerStatuses"][0]["lastState"] =
+            json!({"terminated": {"exitCode": 137, "reason": "OOMKilled", "containerID": id}});
+        pod("a", &status)
+    };
+    let evicted = |uid| pod(uid, &json!({"phase": "Failed", "reason": "Evicted"}));
+    let whole = [pod("a", &running(0))];
+    assert!(spared(&whole, &whole).good);
+    assert!(spared(&whole, &[]).good, "it may have ended by itself");
+    assert!(spared(&whole, &[evicted("hog")]).good);
+    assert!(!spared(&whole, &[evicted("a")]).good);
+    assert!(spared(&[evicted("a")], &[evicted("a")]).good);
+    assert!(!spared(&whole, &[killed("1")]).good);
+    assert!(spared(&[killed("1")], &[killed("1")]).good);
+    assert!(!spared(&[killed("1")], &[killed("2")]).good);
 }
 
 #[test]
@@ -100,14 +139,19 @@ fn taint_and_condition_are_both_needed() {
         "evictd.dev/memory-pressure".to_owned(),
         "EvictdMemoryPressure".to_owned(),
     ];
-    assert!(marked(&both).good);
-    assert!(!marked(&both[..1]).good);
-    assert!(!marked(&[]).good);
+    assert!(marked(&both, false).good);
+    assert!(!marked(&both[..1], false).good);
+    assert!(!marked(&both[1..], false).good);
+    assert!(!marked(&[], false).good);
+    // With `setAfter` of 10s, the default, the hog is gone before that.
+    assert!(marked(&both[1..], true).good);
+    assert!(!marked(&both[..1], true).good);
     let node = json!({
         "metadata": {"name": "n"},
         "spec": {"taints": [
             {"key": "evictd.dev/memory-pressure", "effect": "NoSchedule"},
             {"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"},
+            {"key": "evictd.dev/pool", "effect": "NoSchedule"},
         ]},
         "status": {"conditions": [
             {"type": "Ready", "status": "True"},
