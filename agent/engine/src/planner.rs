@@ -107,7 +107,7 @@ impl Planner {
         met_in_force.retain(|threshold| !self.is_left_to_fastpath(threshold));
         let mut plan = Plan {
             met_in_force,
-            stuck: self.pending.take_stuck(now),
+            stuck: self.pending.take_stuck(now, self.awaits_answer()),
             files_stay: self.settings.mode == Mode::Evictd && self.pending.take_files_stay(now),
             conditions: self.pressure.conditions(now),
             recreations: self.recreations(now, node),

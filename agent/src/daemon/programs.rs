@@ -90,7 +90,10 @@ fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
             for (program, reason) in refused {
                 tracing::info!(program, reason, "evidence of the OOM killer is missing");
             }
-            Some(reader)
+            if reader.is_none() {
+                tracing::warn!("no program observes the OOM killer: its kills are counted");
+            }
+            reader
         }
         Err(error) => {
             tracing::warn!(%error, "the OOM killer is not observed");

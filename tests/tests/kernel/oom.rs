@@ -34,7 +34,8 @@ fn the_victim_is_described() {
     let _others = counted();
     skip_if!(no_bpf());
     let mut object = BpfObject::load().unwrap();
-    let (mut telemetry, refused) = OomReader::attach(&mut object).unwrap();
+    let (telemetry, refused) = OomReader::attach(&mut object).unwrap();
+    let mut telemetry = telemetry.expect("a program that sees victims");
     println!("refused: {refused:?}");
     let node = TestCgroup::new("victim", 64 * MIB).unwrap();
     let container = node.child("pod/c1").unwrap();

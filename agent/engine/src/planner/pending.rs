@@ -362,10 +362,21 @@ impl PendingVictims {
         signed(come.fold(0, u64::saturating_add))
     }
 
-    /// The UIDs of those that have processes although their time is over; each once.
-    pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
+    /// A pod that was chosen for a soft threshold is deleted only now: its time begins.
+    pub(super) fn begin_grace(&mut self, uid: &str, now: i64, grace: i64) {
+        if let Some(victim) = self.victims.get_mut(uid) {
+            victim.end = now.saturating_add(grace);
+            victim.files_since = victim.end;
+        }
+    }
+
+    /// The UIDs of those that have processes although their time is over; each once. While an answer of the API server is
+    /// awaited, the time of a pod that it is asked for has not begun.
+    pub(super) fn take_stuck(&mut self, now: i64, awaits_answer: bool) -> Vec<String> {
         let stuck = |(uid, victim): (&String, &mut PendingVictim)| {
-            let is_left_out = victim.is_dead || victim.is_stuck_reported || victim.is_refused;
+            let is_asked = awaits_answer && victim.is_requested;
+            let is_left_out =
+                victim.is_dead || victim.is_stuck_reported || victim.is_refused || is_asked;
             let is_new = !is_left_out && now >= victim.stuck_at();
             victim.is_stuck_reported |= is_new;
             is_new.then(|| uid.clone())

@@ -5,7 +5,10 @@ use super::{
     Cause, EvictionDecision, Mode, Planner, PlannerSettings, Resource, RestoredState, Signal,
     Snapshot, Threshold, unsigned_ns,
 };
-use crate::record::KillOutcome;
+use crate::{
+    record::KillOutcome,
+    units::{SECOND, signed},
+};
 
 impl Planner {
     /// Replaces the settings; what is known of thresholds that stay, of victims and of recreations is kept.
@@ -88,6 +91,11 @@ impl Planner {
         self.is_soft_request_under_way = is_under_way;
     }
 
+    /// Whether the API server is asked whether a pod may go.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.is_soft_request_under_way && self.settings.has_api_server
+    }
+
     /// Takes the outcome of a soft eviction: `gone` is the pod that goes in the end, if one does.
     pub fn soft_eviction_finished(
         &mut self,
@@ -96,8 +104,19 @@ impl Planner {
         chosen_uid: &str,
         gone: Option<&EvictionDecision>,
     ) {
+        let awaited_answer = self.awaits_answer();
         self.is_soft_request_under_way = false;
-        if gone.is_some_and(|gone| gone.uid == chosen_uid) {
+        if let Some(gone) = gone.filter(|gone| gone.uid == chosen_uid) {
+            // It was chosen when it was asked for: to ask may take a minute.
+            let pod = node.pods.iter().find(|pod| pod.uid == gone.uid);
+            if awaited_answer && !self.pending.was_killed(chosen_uid) {
+                let grace = pod.map_or(0, |pod| gone.grace_to_ask(pod));
+                let grace = grace.saturating_mul(signed(SECOND));
+                self.pending.begin_grace(chosen_uid, now, grace);
+                if let Cause::Pressure(signal) = gone.cause {
+                    self.note_eviction_for(now, signal.resource());
+                }
+            }
             return;
         }
         // What was killed for a hard threshold meanwhile stays a victim.

@@ -52,8 +52,12 @@ pub struct OomReader {
 }
 
 impl OomReader {
-    /// Attaches what can be attached and returns the reader with the reasons of what was refused.
-    pub fn attach(object: &mut BpfObject) -> Result<(Self, UnavailableHooks), ObjectError> {
+    /// Attaches what can be attached and returns the reader with the reasons of what was refused; no reader where no program
+    /// sees the victims.
+    ///
+    /// # Errors
+    /// A map is missing.
+    pub fn attach(object: &mut BpfObject) -> Result<(Option<Self>, UnavailableHooks), ObjectError> {
         let victims: &[ProgramSpec] = match &object.victims {
             Ok(VictimArgument::Tasks) => &[VICTIM_TYPED, VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
             Ok(VictimArgument::Numbers) => &[VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
@@ -66,22 +70,20 @@ impl OomReader {
                 reason.clone(),
             ));
         }
-        for (what, hooks) in [
-            ("victims of the OOM killer", victims),
-            ("whose limit the OOM killer acts for", &CONTEXT),
-        ] {
-            if let Err(reason) = attach_first(object, hooks) {
-                refused.push((what, reason));
-            }
-        }
-        Ok((
-            Self {
-                kills: object.ring("OOM_KILLS")?,
-                processes: object.array("OOM_PROCESSES")?,
-                unattributed: object.ring("OOM_VICTIM_PIDS")?,
-            },
-            refused,
-        ))
+        let mut attach = |what, hooks| {
+            let attached = attach_first(object, hooks);
+            attached
+                .map_err(|reason| refused.push((what, reason)))
+                .is_ok()
+        };
+        let sees_victims = attach("victims of the OOM killer", victims);
+        attach("whose limit the OOM killer acts for", &CONTEXT);
+        let reader = Self {
+            kills: object.ring("OOM_KILLS")?,
+            processes: object.array("OOM_PROCESSES")?,
+            unattributed: object.ring("OOM_VICTIM_PIDS")?,
+        };
+        Ok((sees_victims.then_some(reader), refused))
     }
 
     /// The next kill that was not read yet, oldest first.

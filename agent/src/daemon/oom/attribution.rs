@@ -62,10 +62,19 @@ pub struct OomCounters {
 pub enum Ending {
     /// By SIGKILL, sent here: what dies of it is no kill of the OOM killer.
     Killed,
-    /// By the API server, the kubelet or SIGTERM, so that it may go on for a while; or not at all: SIGKILL was refused.
+    /// By the API server, the kubelet or SIGTERM, so that it may go on for a while.
     NotBySigkill,
+    /// Not at all: the kernel has refused SIGKILL.
+    Refused,
     /// Not at all: it was only decided, in shadow mode.
     Shadow,
+}
+
+impl Ending {
+    /// Whether the pod ends by it.
+    fn is_one(self) -> bool {
+        matches!(self, Self::Killed | Self::NotBySigkill)
+    }
 }
 
 impl From<KillOutcome> for Ending {
@@ -73,7 +82,7 @@ impl From<KillOutcome> for Ending {
         match outcome {
             KillOutcome::Killed => Self::Killed,
             KillOutcome::Shadow => Self::Shadow,
-            KillOutcome::Refused(_) => Self::NotBySigkill,
+            KillOutcome::Refused(_) => Self::Refused,
         }
     }
 }
@@ -121,7 +130,7 @@ impl Remembered {
 
     /// Whether it was under way at a time.
     fn is_in_flight(&self, at: u64) -> bool {
-        self.ending != Ending::Shadow && (self.ended == 0 || self.ended > at)
+        self.ending.is_one() && (self.ended == 0 || self.ended > at)
     }
 }
 
@@ -449,7 +458,8 @@ impl OomAttributor {
         all.find(|(known, _)| *known == id).map(|(_, name)| name)
     }
 
-    /// Evictions for memory that were under way at that moment or had ended shortly before, oldest first.
+    /// Evictions for memory that were under way at that moment or had ended shortly before, oldest first. Where the kernel
+    /// has refused SIGKILL none was: memory was not coming back.
     fn before(&self, at: u64) -> Vec<Before> {
         let before = |e: &Remembered| Before {
             pod: e.pod.clone(),
@@ -458,7 +468,8 @@ impl OomAttributor {
             shadow: e.ending == Ending::Shadow,
         };
         let recent = self.evictions.iter();
-        let recent = recent.filter(|e| e.for_memory && e.is_recent(at));
+        let recent =
+            recent.filter(|e| e.ending != Ending::Refused && e.for_memory && e.is_recent(at));
         recent.map(before).collect()
     }
 

@@ -213,6 +213,40 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
     assert_eq!(node.look(at + 10 * SECOND).evictions.len(), 1);
 }
 
+/// To ask for it took half a minute, in which a budget of another pod was asked for too.
+#[test]
+fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
+    let mut node = Node::new(vec![soft(DISK, 1000)], false);
+    node.planner.settings.has_api_server = true;
+    node.pod("files", [500, 0, 1]);
+    node.pod("other", [400, 0, 1]);
+    node.see(DISK, 900);
+    node.look(SECOND);
+    let plan = node.look(3 * SECOND);
+    assert_eq!(chosen(&plan.evictions), [("files", DISK)]);
+    node.planner.set_soft_request_under_way(true);
+    for second in 4..33 {
+        let plan = node.look(second * SECOND);
+        assert!(plan.stuck.is_empty() && plan.evictions.is_empty());
+    }
+    let snapshot = Snapshot {
+        observations: &node.observations,
+        pods: &node.pods,
+        usages: &node.usages,
+        bounds: node.bounds,
+    };
+    let gone = plan.evictions.first();
+    node.planner
+        .soft_eviction_finished(33 * SECOND, snapshot, "files", gone);
+    let grace = plan.evictions[0].grace_to_ask(&node.pods[0]);
+    let stuck_at = 33 + grace + 10;
+    for second in 34..stuck_at {
+        let plan = node.look(second * SECOND);
+        assert!(plan.stuck.is_empty() && plan.evictions.is_empty());
+    }
+    assert_eq!(node.look(stuck_at * SECOND).stuck, ["files"]);
+}
+
 /// It is an attempt and no eviction, and the pod is not called stuck.
 #[test]
 fn a_pod_for_which_sigkill_is_refused_is_chosen_again_after_a_minute() {

@@ -134,6 +134,11 @@ fn it_is_counted_which_was_first() {
     assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     evidence.evictions.push_back(without_end(RECENT_NS / 2));
     assert!(!evidence.attribute(&kill(levels, 0)).unwrap().was_first);
+    // Chosen, and the kernel has refused to kill it.
+    evidence.evictions.clear();
+    evidence.note_eviction(noted(monotonic_ns(), Ending::Refused));
+    let told = evidence.attribute(&kill(levels, 0)).unwrap();
+    assert!(told.was_first && told.before.is_empty());
     // A pod that was asked to go has its grace period.
     evidence.evictions.clear();
     let (asked, grace) = (monotonic_ns() - 4 * RECENT_NS, Duration::from_secs(30));
@@ -154,7 +159,7 @@ fn it_is_counted_which_was_first() {
     assert!(told.was_first && told.before.is_empty());
     let counters = evidence.counters();
     let [first, after] = [&counters.first, &counters.after_eviction];
-    assert_eq!(first.load(Ordering::Relaxed), 5);
+    assert_eq!(first.load(Ordering::Relaxed), 6);
     assert_eq!(after.load(Ordering::Relaxed), 3);
 }
 
