@@ -143,21 +143,21 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// Reloads for a running agent, from the files it started with. `has_changed`: the file differs from before; an
-    /// empty one counts as not written yet, an error.
+    /// Reloads for a running agent, from the files it started with. An empty file counts as not written yet, an error,
+    /// unless it `may_be_empty`.
     ///
     /// # Errors
     ///
     /// As [`Config::load_with_stand_in`].
     pub fn reload(
         path: &Path,
-        has_changed: bool,
+        may_be_empty: bool,
         files: &KubeletFiles,
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
-        let document = match has_changed {
-            true => read_written_document(path)?,
-            false => read_document(path)?,
+        let document = match may_be_empty {
+            true => read_document(path)?,
+            false => read_written_document(path)?,
         };
         Self::from_document(document, files, before)
     }
