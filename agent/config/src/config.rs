@@ -75,6 +75,8 @@ pub struct Config {
     /// `healthAddress`: where the kubelet's probes are answered, if at all.
     pub health_address: Option<SocketAddr>,
 }
+    /// What is to be said of a field that stands under a deprecated name.
+    pub deprecated: Option<&'static str>,
 
 /// Cgroup or machine that counts as the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -219,10 +221,11 @@ impl Config {
                 "memoryGuard",
                 mode.has_memory_guard(),
             )?,
+        let (mitigation, deprecated) = mitigation::take(&mut fields)?;
             kernel_floor: OptionalAmount::take(&mut fields, "kernelFloor", true)?,
             pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
-            mitigation: mitigation::take(&mut fields)?,
+            mitigation,
             policy: PolicyConfig::take(&mut fields)?,
             metrics_address,
             metrics_tls: metrics_tls::take(
@@ -253,6 +256,7 @@ impl Config {
             kernel_floor::check(amount, &self.eviction.thresholds, &self.origins)?;
         }
         if let (Some(metrics), Some(health)) = (self.metrics_address, self.health_address)
+            deprecated,
             && metrics.port() == health.port()
             && metrics.port() != 0
             && (metrics.ip() == health.ip() || takes(metrics, health) || takes(health, metrics))

@@ -261,3 +261,13 @@ fn a_kubelet_configuration_with_a_mistake_is_refused() {
     let said = agent::refused(&["run"], &paths);
     assert!(said.contains("evictd: evictionHard"), "{said}");
 }
+
+#[test]
+fn a_deprecated_name_is_logged() {
+    let mut files = as_root!(Files::of("deprecated", 256, &json!([])));
+    files.config["graduatedAction"] = json!({ "brake": {} });
+    let agent = files.start(&[]);
+    let log = agent.log();
+    let said = |line: &str| line.contains("WARN") && line.contains("graduatedAction.brake is the");
+    assert_eq!(log.lines().filter(|l| said(l)).count(), 1, "{log}");
+}

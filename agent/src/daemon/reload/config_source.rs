@@ -98,6 +98,9 @@ impl ConfigSource {
         if lacks_pod_cgroups && !self.lacks_pod_cgroups {
             tracing::warn!("cgroupsPerQOS is false in the kubelet's configuration: {NO_PODS}");
         }
+        if let Some(deprecated) = config.deprecated {
+            tracing::warn!("{deprecated}");
+        }
         self.lacks_pod_cgroups = lacks_pod_cgroups;
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
