@@ -259,7 +259,7 @@ impl Config {
             deprecated,
             && metrics.port() == health.port()
             && metrics.port() != 0
-            && (metrics.ip() == health.ip() || takes(metrics, health) || takes(health, metrics))
+            && (metrics.ip() == health.ip() || takes_all(metrics) || takes_all(health))
         {
             let reason = "overlaps metricsAddress: each has a port of its own";
             return Err(ConfigError::text(
@@ -272,9 +272,9 @@ impl Config {
     }
 }
 
-/// Whether a listener on all addresses takes the other's too. One on `[::]` takes those of IPv4 as well.
-fn takes(all: SocketAddr, other: SocketAddr) -> bool {
-    all.ip().is_unspecified() && (all.is_ipv6() || other.is_ipv4())
+/// Whether a listener takes all addresses of both families: one on `0.0.0.0` listens on `[::]` too.
+fn takes_all(address: SocketAddr) -> bool {
+    address.ip().is_unspecified()
 }
 
 /// The values of `memoryHook`.

@@ -143,6 +143,7 @@ fn metrics_and_probes_have_a_port_of_their_own() {
         ["0.0.0.0", "127.0.0.1"],
         ["[::]", "[::1]"],
         ["[::]", "10.0.0.1"],
+        ["0.0.0.0", "[::1]"],
     ] {
         for found in [both(one, other), both(other, one)] {
             let error = found.unwrap_err();
@@ -152,9 +153,7 @@ fn metrics_and_probes_have_a_port_of_their_own() {
             );
         }
     }
-    for [one, other] in [["127.0.0.1", "10.0.0.1"], ["0.0.0.0", "[::1]"]] {
-        assert!(both(one, other).is_ok() && both(other, one).is_ok());
-    }
+    assert!(both("127.0.0.1", "10.0.0.1").is_ok());
 }
 
 /// The kubelet has no such thing: it is on by default only where evictd goes beyond the kubelet.
