@@ -17,6 +17,7 @@ use crate::{
     KubeletFiles, KubeletSource, MetricsTls, Origins, PinnedGuardConfig, PolicyConfig,
     decode::ObjectDecoder,
     document::{read_document, read_written_document},
+    drop_ins::HARD,
     hard_layers::{self, HardLayers},
     kernel_floor, metrics_tls, mitigation, pinned_guard,
 };
@@ -170,7 +171,8 @@ impl Config {
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
         let mut kubelet = KubeletDocument::read(files, before)?;
-        let has_fallback = !document[hard_layers::FALLBACK].is_null();
+        // Its own map leaves no place for the fallback.
+        let has_fallback = document[HARD].is_null() && !document[hard_layers::FALLBACK].is_null();
         let config = Self::from_values(document, kubelet.document.clone())?;
         if kubelet.source == KubeletSource::Defaults && has_fallback {
             kubelet.source = KubeletSource::Fallback;
