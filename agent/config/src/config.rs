@@ -10,7 +10,7 @@ use evictd_engine::{
     accounting::Floor,
     model::settings::{EvictionConfig, MemoryHook, MitigationConfig, Mode, RankingStrategy},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     ClusterConfig, ConfigError, CriConfig, EvictionFields, FilesystemPaths, KubeletDocument,
@@ -75,9 +75,9 @@ pub struct Config {
     pub metrics_tls: Option<MetricsTls>,
     /// `healthAddress`: where the kubelet's probes are answered, if at all.
     pub health_address: Option<SocketAddr>,
-}
     /// What is to be said of a field that stands under a deprecated name.
     pub deprecated: Option<&'static str>,
+}
 
 /// Cgroup or machine that counts as the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,6 +165,24 @@ impl Config {
         Self::from_document(document, files, before)
     }
 
+    /// Reads what leads to the kubelet's settings: the configuration as if it had `cluster` alone, and the files. The
+    /// other fields may need what only `/configz` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load_with_stand_in`], but for the other fields.
+    pub fn load_cluster(
+        path: &Path,
+        kubelet_config: Option<&Path>,
+    ) -> Result<(Self, KubeletDocument), ConfigError> {
+        let document = read_document(path)?;
+        let files = KubeletFiles::of(&document, kubelet_config);
+        let kubelet = KubeletDocument::read(&files, &KubeletDocument::default())?;
+        let cluster = document.get("cluster").cloned();
+        let config = Self::from_values(json!({ "cluster": cluster }), None)?;
+        Ok((config, kubelet))
+    }
+
     fn from_document(
         document: Value,
         files: &KubeletFiles,
@@ -203,6 +221,7 @@ impl Config {
             )?
             .unwrap_or_default();
         let metrics_address = fields.socket_address("metricsAddress")?;
+        let (mitigation, deprecated) = mitigation::take(&mut fields)?;
         let config = Self {
             eviction,
             origins,
@@ -223,7 +242,6 @@ impl Config {
                 "memoryGuard",
                 mode.has_memory_guard(),
             )?,
-        let (mitigation, deprecated) = mitigation::take(&mut fields)?;
             kernel_floor: OptionalAmount::take(&mut fields, "kernelFloor", true)?,
             pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
@@ -238,6 +256,7 @@ impl Config {
             health_address: fields.socket_address("healthAddress")?,
             cluster,
             cri,
+            deprecated,
         };
         fields.deny_unknown_fields()?;
         config.check()?;
@@ -258,7 +277,6 @@ impl Config {
             kernel_floor::check(amount, &self.eviction.thresholds, &self.origins)?;
         }
         if let (Some(metrics), Some(health)) = (self.metrics_address, self.health_address)
-            deprecated,
             && metrics.port() == health.port()
             && metrics.port() != 0
             && (metrics.ip() == health.ip() || takes_all(metrics) || takes_all(health))

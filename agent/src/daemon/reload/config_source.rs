@@ -122,9 +122,9 @@ impl ConfigSource {
         matches!(self.kubelet.source, Defaults | Fallback)
     }
 
-    /// Whether the answer to `/configz` holds, or would hold if there were one.
+    /// Whether the answer to `/configz` holds, or would hold if there were one: there is no file.
     pub(super) fn goes_by_configz(&self) -> bool {
-        self.lacks_kubelet() || self.kubelet.source == KubeletSource::Configz
+        !self.kubelet.holds_file()
     }
 
     /// What the kubelet has answered to `/configz` and was not read yet. One that is in force is read again where another one
@@ -162,21 +162,21 @@ impl ConfigSource {
         let answer = self.new_answer();
         let is_answered = answer.is_some();
         let is_unread = self.is_unread() || is_answered;
-        let kubelet = requested || is_unread || changing.is_some();
-        let kubelet = kubelet.then(|| answer.clone().unwrap_or_else(|| self.kubelet.clone()));
-        move || {
         // A file that was not empty is about to be written.
         let was_empty =
             self.refused.is_none() && matches!(self.stamps.first(), Some(Some((.., 0))));
+        let kubelet = requested || is_unread || changing.is_some();
+        let kubelet = kubelet.then(|| answer.clone().unwrap_or_else(|| self.kubelet.clone()));
+        move || {
             let new = stamps(&config, &files);
             let has_settled = new != last && changing.as_ref() == Some(&new);
             // A file that comes changes its stamp.
             let may_differ = is_answered || new.iter().all(Option::is_some);
             let is_retry = is_unread && may_differ && new == last && !requested;
+            let may_be_empty = is_retry && was_empty;
             let kubelet = kubelet.filter(|_| requested || has_settled || is_retry);
             let read = kubelet
                 .map(|known| Config::reload(&config, may_be_empty, &files, &known).map(Box::new));
-            let may_be_empty = is_retry && was_empty;
             Found {
                 stamps: new,
                 is_retry,
@@ -297,9 +297,6 @@ mod tests {
         assert!(error.to_string().ends_with("the file is empty"), "{error}");
     }
 
-    /// What keeps a file from being read may be mended by other rights, or by itself: no stamp tells of that.
-    #[test]
-    fn what_could_not_be_read_is_tried_again_at_each_look() {
     /// Its defaults would end shadow mode.
     #[test]
     fn a_file_that_was_emptied_is_never_in_force() {
@@ -334,6 +331,9 @@ mod tests {
         assert!(look(&mut origin, &config).unwrap().is_ok());
     }
 
+    /// What keeps a file from being read may be mended by other rights, or by itself: no stamp tells of that.
+    #[test]
+    fn what_could_not_be_read_is_tried_again_at_each_look() {
         let dir = tempfile::tempdir().unwrap();
         let (own, kubelet) = (dir.path().join("own"), dir.path().join("kubelet"));
         fs::write(&own, "{}").unwrap();
