@@ -10,13 +10,14 @@ use evictd_engine::{
     accounting::Floor,
     model::settings::{EvictionConfig, MemoryHook, MitigationConfig, Mode, RankingStrategy},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     ClusterConfig, ConfigError, CriConfig, EvictionFields, FilesystemPaths, KubeletDocument,
     KubeletFiles, KubeletSource, MetricsTls, Origins, PinnedGuardConfig, PolicyConfig,
     decode::ObjectDecoder,
     document::{read_document, read_written_document},
+    drop_ins::HARD,
     hard_layers::{self, HardLayers},
     kernel_floor, metrics_tls, mitigation, pinned_guard,
 };
@@ -74,6 +75,8 @@ pub struct Config {
     pub metrics_tls: Option<MetricsTls>,
     /// `healthAddress`: where the kubelet's probes are answered, if at all.
     pub health_address: Option<SocketAddr>,
+    /// What is to be said of a field that stands under a deprecated name.
+    pub deprecated: Option<&'static str>,
 }
 
 /// Cgroup or machine that counts as the node.
@@ -143,23 +146,41 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// Reloads for a running agent, from the files it started with. `has_changed`: the file differs from before; an
-    /// empty one counts as not written yet, an error.
+    /// Reloads for a running agent, from the files it started with. An empty file counts as not written yet, an error,
+    /// unless it `may_be_empty`.
     ///
     /// # Errors
     ///
     /// As [`Config::load_with_stand_in`].
     pub fn reload(
         path: &Path,
-        has_changed: bool,
+        may_be_empty: bool,
         files: &KubeletFiles,
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
-        let document = match has_changed {
-            true => read_written_document(path)?,
-            false => read_document(path)?,
+        let document = match may_be_empty {
+            true => read_document(path)?,
+            false => read_written_document(path)?,
         };
         Self::from_document(document, files, before)
+    }
+
+    /// Reads what leads to the kubelet's settings: the configuration as if it had `cluster` alone, and the files. The
+    /// other fields may need what only `/configz` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load_with_stand_in`], but for the other fields.
+    pub fn load_cluster(
+        path: &Path,
+        kubelet_config: Option<&Path>,
+    ) -> Result<(Self, KubeletDocument), ConfigError> {
+        let document = read_document(path)?;
+        let files = KubeletFiles::of(&document, kubelet_config);
+        let kubelet = KubeletDocument::read(&files, &KubeletDocument::default())?;
+        let cluster = document.get("cluster").cloned();
+        let config = Self::from_values(json!({ "cluster": cluster }), None)?;
+        Ok((config, kubelet))
     }
 
     fn from_document(
@@ -168,7 +189,8 @@ impl Config {
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
         let mut kubelet = KubeletDocument::read(files, before)?;
-        let has_fallback = !document[hard_layers::FALLBACK].is_null();
+        // Its own map leaves no place for the fallback.
+        let has_fallback = document[HARD].is_null() && !document[hard_layers::FALLBACK].is_null();
         let config = Self::from_values(document, kubelet.document.clone())?;
         if kubelet.source == KubeletSource::Defaults && has_fallback {
             kubelet.source = KubeletSource::Fallback;
@@ -199,6 +221,7 @@ impl Config {
             )?
             .unwrap_or_default();
         let metrics_address = fields.socket_address("metricsAddress")?;
+        let (mitigation, deprecated) = mitigation::take(&mut fields)?;
         let config = Self {
             eviction,
             origins,
@@ -222,7 +245,7 @@ impl Config {
             kernel_floor: OptionalAmount::take(&mut fields, "kernelFloor", true)?,
             pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
-            mitigation: mitigation::take(&mut fields)?,
+            mitigation,
             policy: PolicyConfig::take(&mut fields)?,
             metrics_address,
             metrics_tls: metrics_tls::take(
@@ -233,6 +256,7 @@ impl Config {
             health_address: fields.socket_address("healthAddress")?,
             cluster,
             cri,
+            deprecated,
         };
         fields.deny_unknown_fields()?;
         config.check()?;
@@ -255,7 +279,7 @@ impl Config {
         if let (Some(metrics), Some(health)) = (self.metrics_address, self.health_address)
             && metrics.port() == health.port()
             && metrics.port() != 0
-            && (metrics.ip() == health.ip() || takes(metrics, health) || takes(health, metrics))
+            && (metrics.ip() == health.ip() || takes_all(metrics) || takes_all(health))
         {
             let reason = "overlaps metricsAddress: each has a port of its own";
             return Err(ConfigError::text(
@@ -268,9 +292,9 @@ impl Config {
     }
 }
 
-/// Whether a listener on all addresses takes the other's too. One on `[::]` takes those of IPv4 as well.
-fn takes(all: SocketAddr, other: SocketAddr) -> bool {
-    all.ip().is_unspecified() && (all.is_ipv6() || other.is_ipv4())
+/// Whether a listener takes all addresses of both families: one on `0.0.0.0` listens on `[::]` too.
+fn takes_all(address: SocketAddr) -> bool {
+    address.ip().is_unspecified()
 }
 
 /// The values of `memoryHook`.

@@ -51,6 +51,20 @@ impl ObjectDecoder {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether a field stands here under its former name; under both names is an error.
+    pub fn has_former(&mut self, former: &str, name: &str) -> Result<bool, ConfigError> {
+        // Null counts as absent.
+        self.map
+            .retain(|key, value| !value.is_null() || (key != former && key != name));
+        match (self.map.get(former), self.map.get(name)) {
+            (Some(value), Some(_)) => {
+                let reason = format!("is the former name of {name}, which is set too");
+                Err(ConfigError::value(self.path_of(former), value, reason))
+            }
+            (found, _) => Ok(found.is_some()),
+        }
+    }
+
     /// Takes a field that is an object.
     pub fn object(&mut self, name: &str) -> Result<Option<Self>, ConfigError> {
         let path = self.path_of(name);

@@ -17,9 +17,15 @@ const THROTTLED_PODS: u64 = 2;
 /// Largest value of `throttle.pods`.
 const MOST_THROTTLED_PODS: u64 = 100;
 
-pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, ConfigError> {
+/// What is to be said of the step's deprecated name.
+const BRAKE: &str = "graduatedAction.brake is the former name of graduatedAction.throttle, and will be removed in the next release";
+
+/// Takes the field. The second value is what is to be said of a deprecated name in it.
+pub(super) fn take(
+    fields: &mut ObjectDecoder,
+) -> Result<(MitigationConfig, Option<&'static str>), ConfigError> {
     let Some(mut action) = fields.object("graduatedAction")? else {
-        return Ok(MitigationConfig::default());
+        return Ok(Default::default());
     };
     let mut taken = MitigationConfig::default();
     if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
@@ -27,12 +33,9 @@ pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, Confi
         reclaim.deny_unknown_fields()?;
         taken.reclaim = enabled.then_some(limit);
     }
-    let throttle = match step(&mut action, "throttle")? {
-        // Its deprecated name.
-        None => step(&mut action, "brake")?,
-        throttle => throttle,
-    };
-    if let Some((mut throttle, enabled)) = throttle {
+    let deprecated = action.has_former("brake", "throttle")?.then_some(BRAKE);
+    let name = deprecated.map_or("throttle", |_| "brake");
+    if let Some((mut throttle, enabled)) = step(&mut action, name)? {
         let path = throttle.path_of("pods");
         let pods = throttle.optional("pods");
         let pods = pods.unwrap_or_else(|| THROTTLED_PODS.into());
@@ -47,7 +50,7 @@ pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, Confi
         taken.throttle = enabled.then_some(ThrottleConfig { pods, time_limit });
     }
     action.deny_unknown_fields()?;
-    Ok(taken)
+    Ok((taken, deprecated))
 }
 
 /// A step and whether it is enabled: a step that is named is, unless it has `enabled: false`.
@@ -98,6 +101,12 @@ mod tests {
         };
         let all = both("throttle");
         assert_eq!(both("brake"), all, "the deprecated name");
+        let said = |action: Value| {
+            let own = json!({ "graduatedAction": action });
+            Config::from_values(own, None).unwrap().deprecated
+        };
+        assert_eq!(said(json!({"brake": {}, "throttle": null})), Some(BRAKE));
+        assert_eq!(said(json!({"brake": null, "throttle": {}})), None);
         assert_eq!(all.reclaim, Some(RECLAIM_TIME));
         let throttle = ThrottleConfig {
             pods: 3,
@@ -129,8 +138,8 @@ mod tests {
             ),
             (json!({"evict": {}}), "graduatedAction.evict: unknown field"),
             (
-                json!({"throttle": {}, "brake": {}}),
-                "graduatedAction.brake: unknown field",
+                json!({"throttle": {}, "brake": {"pods": 1}}),
+                "graduatedAction.brake: {\"pods\":1}: is the former name of throttle, which is set too",
             ),
         ] {
             let error = read(action).unwrap_err();

@@ -60,7 +60,7 @@ impl KubeletFiles {
 /// Origin of the kubelet's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KubeletSource {
-    /// No file is named, and `/configz` is not asked: the kubelet's defaults.
+    /// There is no file, and `/configz` is not asked: the kubelet's defaults.
     #[default]
     Unnamed,
     /// The file.
@@ -168,6 +168,11 @@ impl KubeletDocument {
         }
     }
 
+    /// Whether the kubelet's file holds, or what it said last.
+    pub fn holds_file(&self) -> bool {
+        matches!(self.source, KubeletSource::File | KubeletSource::LastRead)
+    }
+
     /// Whether this kubelet gives no pod a cgroup of its own (`cgroupsPerQOS: false`).
     pub fn lacks_pod_cgroups(&self) -> bool {
         let document = self.document.as_ref();
@@ -187,8 +192,9 @@ impl KubeletDocument {
             let source = io::ErrorKind::NotFound.into();
             Unreadable::File(ConfigError::Read { path, source }.to_string())
         });
-        if files == KubeletFiles::default() {
-            return Ok(match before.source {
+        match files.read() {
+            // No file is named, or the directory is empty: a kubelet has settings all the same.
+            Ok((None, _)) => Ok(match before.source {
                 Configz => Self {
                     unreadable: missing,
                     ..before.clone()
@@ -198,15 +204,17 @@ impl KubeletDocument {
                     unreadable: missing,
                     ..Self::default()
                 },
-                // `/configz` has not answered: there is no file.
-                Defaults | Fallback => Self {
-                    source: Defaults,
-                    ..before.clone()
-                },
-                Unnamed | File | LastRead => Self::default(),
-            });
-        }
-        match files.read() {
+                // `/configz` has not answered.
+                Defaults | Fallback
+                    if matches!(before.unreadable, Some(Unreadable::Configz(_))) =>
+                {
+                    Self {
+                        source: Defaults,
+                        ..before.clone()
+                    }
+                }
+                _ => Self::default(),
+            }),
             Ok((document, forgiven)) => Ok(Self {
                 source: File,
                 document,
@@ -424,8 +432,18 @@ mod tests {
         fs::remove_dir_all(&drop_ins).unwrap();
         let none = KubeletDocument::read(&only, &KubeletDocument::default()).unwrap();
         assert_eq!(
-            (none.source, none.document),
-            (KubeletSource::Defaults, None)
+            (none.source, &none.document),
+            (KubeletSource::Defaults, &None)
         );
+        // An empty directory says nothing, and is no reason not to ask the kubelet.
+        fs::create_dir(&drop_ins).unwrap();
+        let read = |before: &KubeletDocument| KubeletDocument::read(&only, before).unwrap();
+        for before in [KubeletDocument::default(), none, alone] {
+            assert_eq!(read(&before), KubeletDocument::default(), "{before:?}");
+        }
+        let asked = KubeletDocument::of_configz(json!({"a": 1}));
+        assert_eq!(read(&asked), asked);
+        let silent = KubeletDocument::without_configz("no answer");
+        assert_eq!(read(&silent), silent);
     }
 }

@@ -519,6 +519,25 @@ async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Bytes, Api
     })
 }
 
+/// Tests the way that [`ApiClient::open`] opens: no server is asked, and no credential plugin runs.
+///
+/// # Errors
+/// As [`ApiClient::open`].
+pub fn test_access(kubeconfig: Option<&PathBuf>) -> Result<(), AccessError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| AccessError::Client(error.to_string()))?;
+    runtime.block_on(async {
+        let config = config(kubeconfig).await?;
+        let config = match config.auth_info.exec {
+            Some(_) => without_plugin(config),
+            None => config,
+        };
+        client(config).map(drop)
+    })
+}
+
 async fn config(kubeconfig: Option<&PathBuf>) -> Result<Config, AccessError> {
     match kubeconfig {
         Some(path) => from_file(path).await,

@@ -129,16 +129,22 @@ impl Check {
         findings.push(pinned_guard(config, capacity, memory.as_ref().ok()));
         findings
             .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
+        let node = config.and_then(|config| config.scope.cgroup.clone());
+        let node_capacity = match node {
+            // The kubelet does not see the limit of a container that is a node.
+            None => memory_total(proc).ok(),
+            Some(_) => Some(capacity).filter(|capacity| *capacity > 0),
+        };
         let mut hooks = signals::memory(
             memory.map(|built| built.selected_hook),
-            root.as_ref(),
+            node.or(root.map(|(root, _)| root)).as_deref(),
             config,
         );
         let usable = hooks
             .iter()
             .all(|hook| hook.signal != Signal::MemoryAvailable.as_str() || hook.hook.is_some());
         hooks.extend(signals::counted(config));
-        if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
+        if let (Some(config), Some(capacity)) = (config, node_capacity) {
             findings.push(thresholds::sizing(capacity, &config.eviction));
         }
         findings.extend(config.and_then(thresholds::amounts));

@@ -9,7 +9,7 @@ use evictd_config::{Config, FilesystemPaths};
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_node::{
     bpf::object::BpfObject,
-    cgroup::memory::{MemoryCgroup, Version},
+    cgroup::memory::MemoryCgroup,
     pods::discovery::pods_root,
     proc::pids::Pids,
     trigger::{
@@ -55,26 +55,29 @@ fn with_note(detail: String, note: Option<&str>) -> String {
     }
 }
 
-/// The node's memory, and that of its pods, which is watched by the same programs.
+/// The memory of the node, which is this cgroup, and that of its pods, which is watched by the same programs.
 pub(super) fn memory(
     selected: Result<SelectedHook<MemoryHook>, String>,
-    root: Option<&(PathBuf, Version)>,
+    node: Option<&Path>,
     config: Option<&Config>,
 ) -> Vec<SignalHook> {
-    let [node, pods] = Signal::MEMORY.map(Signal::as_str);
+    let [signal, pods] = Signal::MEMORY.map(Signal::as_str);
     let [unwanted, unwanted_pods] = Signal::MEMORY.map(|signal| {
         let is_wanted = config.is_none_or(|config| wants(config, &[signal]));
         (!is_wanted).then_some(NOT_CONFIGURED)
     });
-    let root = root.ok_or_else(|| NO_CGROUPS.to_owned());
-    let (selected, (root, _)) = match selected.and_then(|selected| Ok((selected, root?))) {
+    let node = node.ok_or_else(|| NO_CGROUPS.to_owned());
+    let (selected, node) = match selected.and_then(|selected| Ok((selected, node?))) {
         Ok(found) => found,
-        Err(why) => return vec![none(node, &*why), none(pods, why)],
+        Err(why) => return vec![none(signal, &*why), none(pods, why)],
     };
-    let dir = pods_root(root);
+    let dir = pods_root(node);
     let limit = |dir: &PathBuf| MemoryCgroup::open(dir).and_then(|c| c.limit());
     let of_pods = match dir.as_ref().map(|dir| (dir, limit(dir))) {
-        None => none(pods, "there is no kubepods cgroup on this machine"),
+        None => none(
+            pods,
+            format!("there is no kubepods cgroup below {}", node.display()),
+        ),
         Some((dir, Ok(None))) => none(pods, format!("{} has no limit", dir.display())),
         Some((_, Err(error))) => none(pods, error.to_string()),
         Some((dir, Ok(Some(bytes)))) => SignalHook {
@@ -87,7 +90,7 @@ pub(super) fn memory(
     };
     let of_node = SignalHook {
         detail: unwanted.map(str::to_owned),
-        ..hook(node, &selected)
+        ..hook(signal, &selected)
     };
     vec![of_node, of_pods]
 }

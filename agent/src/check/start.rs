@@ -3,13 +3,18 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use evictd_config::{CertificateFiles, Config};
+use evictd_config::{CertificateFiles, Config, pod_manifest};
+use evictd_kube::client::{AccessError, test_access};
+use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_policy::file;
 use evictd_store::journal::is_configured_wrong;
 use evictd_sys::fs::test_directory;
 
 use super::{Finding, State};
-use crate::telemetry::{is_free, test_files};
+use crate::{
+    daemon::{RunError, node_scope},
+    telemetry::{is_free, test_files},
+};
 
 /// What would end the agent's start is missing.
 pub(super) fn findings(config: &Config) -> Vec<Finding> {
@@ -27,6 +32,9 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
     std::iter::once(state_directory(&config.state_dir))
         .chain(policies(config))
         .chain(node_name(config))
+        .chain(access(config))
+        .chain(pods(config))
+        .chain(deprecated(config))
         .chain(files.map(certificate))
         .chain(addresses)
         .collect()
@@ -46,6 +54,53 @@ fn node_name(config: &Config) -> Option<Finding> {
     let error = config.cluster.as_ref()?.required_node_name().err()?;
     let detail = format!("{error}: evictd run needs it");
     Some(Finding::new("node name", State::Degraded, detail))
+}
+
+/// The service account may be the agent's alone.
+fn access(config: &Config) -> Option<Finding> {
+    const TOPIC: &str = "API server access";
+    let kubeconfig = config.cluster.as_ref()?.kubeconfig.as_ref();
+    Some(match test_access(kubeconfig) {
+        Ok(()) => {
+            let from = kubeconfig.map(|path| path.display().to_string());
+            let from = from.unwrap_or_else(|| "by the pod's service account".to_owned());
+            Finding::new(TOPIC, State::Ok, from)
+        }
+        Err(error @ AccessError::InCluster(_)) => {
+            let detail = format!("{error}: evictd run needs one");
+            Finding::new(TOPIC, State::Degraded, detail)
+        }
+        Err(error) => Finding::new(TOPIC, State::Missing, error.to_string()),
+    })
+}
+
+/// A file that does nothing but hold thresholds against the machine has no pods. What else a manifest may be wrong about
+/// is told with the thresholds.
+fn pods(config: &Config) -> Option<Finding> {
+    const TOPIC: &str = "pods";
+    let manifest = match (&config.cluster, &config.pod_manifest) {
+        (Some(_), _) => return None,
+        (None, Some(manifest)) => manifest,
+        (None, None) => {
+            let detail = "evictd run needs cluster or podManifest";
+            return Some(Finding::new(TOPIC, State::Degraded, detail));
+        }
+    };
+    let scope = node_scope(Some(config))?;
+    let pods = pod_manifest::load(manifest, scope.cgroup().path(), &config.state_dir).ok()?;
+    let missing = pods.iter().enumerate().find_map(|(index, pod)| {
+        let source = MemoryCgroup::open(&pod.cgroup).err()?;
+        Some(RunError::Pod { index, source })
+    });
+    Some(match missing {
+        None => Finding::new(TOPIC, State::Ok, format!("{} in podManifest", pods.len())),
+        Some(error) => Finding::new(TOPIC, State::Missing, error.to_string()),
+    })
+}
+
+fn deprecated(config: &Config) -> Option<Finding> {
+    let deprecated = config.deprecated?;
+    Some(Finding::new("deprecated", State::Degraded, deprecated))
 }
 
 fn state_directory(path: &Path) -> Finding {
@@ -139,6 +194,80 @@ mod tests {
         };
         assert_eq!(found(""), Some(State::Degraded));
         assert_eq!(found("n2"), None);
+    }
+
+    #[test]
+    fn an_agent_has_pods_and_a_way_to_its_api_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let found = |own: Value, topic: &str| {
+            let config = Config::from_values(own, None).unwrap();
+            let found = findings(&config).into_iter().find(|f| f.topic == topic);
+            found.map(|f| (f.state, f.detail))
+        };
+        let (state, detail) = found(json!({}), "pods").unwrap();
+        assert_eq!(state, State::Degraded);
+        assert_eq!(detail, "evictd run needs cluster or podManifest");
+        assert_eq!(found(json!({ "cluster": {} }), "pods"), None);
+
+        let pod = |name: &str| json!({ "name": name, "cgroup": name });
+        let manifest = json!({ "pods": [pod("here"), pod("gone")] });
+        fs::write(at("pods.json"), manifest.to_string()).unwrap();
+        for (file, text) in [
+            ("memory.current", "0"),
+            ("memory.max", "1048576"),
+            ("memory.stat", "anon 0\nfile 0\n"),
+        ] {
+            for cgroup in ["", "here", "gone"] {
+                fs::create_dir_all(at(cgroup)).unwrap();
+                fs::write(at(cgroup).join(file), text).unwrap();
+            }
+        }
+        let own = json!({ "scope": { "cgroup": dir.path() }, "podManifest": at("pods.json") });
+        let all = (State::Ok, "2 in podManifest".to_owned());
+        assert_eq!(found(own.clone(), "pods"), Some(all));
+        fs::remove_dir_all(at("gone")).unwrap();
+        let (state, detail) = found(own, "pods").unwrap();
+        assert_eq!(state, State::Missing);
+        assert!(detail.starts_with("pods[1].cgroup: "), "{detail}");
+
+        let access = |kubeconfig: Value| {
+            let own = json!({ "cluster": { "kubeconfig": kubeconfig } });
+            found(own, "API server access").unwrap()
+        };
+        let kubeconfig = at("kubeconfig");
+        for text in [None, Some("{"), Some("kind: Config")] {
+            if let Some(text) = text {
+                fs::write(&kubeconfig, text).unwrap();
+            }
+            let (state, detail) = access(json!(kubeconfig));
+            assert_eq!(state, State::Missing, "{text:?}");
+            assert!(detail.starts_with("cluster.kubeconfig: "), "{detail}");
+        }
+        let written = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}}],
+            "users": [{"name": "u", "user": {"exec": {"command": "/nowhere", "interactiveMode": "Never"}}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        fs::write(&kubeconfig, written.to_string()).unwrap();
+        let (state, detail) = access(json!(kubeconfig));
+        assert_eq!(state, State::Ok, "{detail}");
+        // A service account may be the agent's own.
+        assert_ne!(access(Value::Null).0, State::Missing);
+    }
+
+    #[test]
+    fn a_deprecated_name_is_told_of() {
+        let own = json!({ "graduatedAction": { "brake": {} } });
+        let config = Config::from_values(own, None).unwrap();
+        let found = deprecated(&config).unwrap();
+        assert!(
+            found
+                .detail
+                .contains("former name of graduatedAction.throttle")
+        );
+        assert_eq!(found.state, State::Degraded);
     }
 
     #[test]

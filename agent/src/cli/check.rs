@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evictd_config::KubeletDocument;
+use evictd_config::{Config, KubeletDocument};
 
 use super::{
     CommandError, OutputFormat, or_installed,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     check::{Check, Finding, State},
-    daemon::NO_PODS,
+    daemon::{CONFIGZ_UNUSED, NO_PODS},
 };
 
 /// Arguments of `evictd check`.
@@ -37,9 +37,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
     let loaded = loaded.map(|path| resolve_config(path, file));
     let (config, kubelet) = loaded.transpose()?.unzip();
     let mut check = Check::of_this_machine(config.as_ref());
+    let known = config.as_ref().zip(kubelet.as_ref());
     check
         .findings
-        .extend(kubelet.as_ref().map(kubelet_configuration));
+        .extend(known.map(|(config, kubelet)| kubelet_configuration(config, kubelet)));
     let text = match arguments.output {
         OutputFormat::Json => to_json(&check)?,
         OutputFormat::Table => table(&check),
@@ -48,8 +49,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
 }
 
 /// Whether the kubelet's thresholds are those of its file.
-fn kubelet_configuration(kubelet: &KubeletDocument) -> Finding {
-    let (state, detail) = match (&kubelet.unreadable, &kubelet.forgiven[..]) {
+fn kubelet_configuration(config: &Config, kubelet: &KubeletDocument) -> Finding {
+    let (state, mut detail) = match (&kubelet.unreadable, &kubelet.forgiven[..]) {
         (Some(reason), _) => (State::Degraded, format!("{reason}; {}", kubelet.source)),
         (None, _) if kubelet.lacks_pod_cgroups() => {
             (State::Degraded, format!("cgroupsPerQOS: false: {NO_PODS}"))
@@ -60,6 +61,10 @@ fn kubelet_configuration(kubelet: &KubeletDocument) -> Finding {
             (State::Degraded, detail)
         }
     };
+    let wants_configz = (config.cluster.as_ref()).is_some_and(|cluster| cluster.configz);
+    if wants_configz && kubelet.holds_file() {
+        detail = format!("{detail}; {CONFIGZ_UNUSED}");
+    }
     Finding {
         topic: "kubelet configuration",
         state,
@@ -109,4 +114,29 @@ fn word(state: State) -> String {
         State::Missing => "missing",
     }
     .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use evictd_config::KubeletSource;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_stands_before_configz_is_told_of() {
+        let said = |configz: bool, source| {
+            let own = json!({ "cluster": { "configz": configz } });
+            let config = Config::from_values(own, None).unwrap();
+            let kubelet = KubeletDocument {
+                source,
+                ..KubeletDocument::default()
+            };
+            kubelet_configuration(&config, &kubelet).detail
+        };
+        let unused = format!("the file holds; {CONFIGZ_UNUSED}");
+        assert_eq!(said(true, KubeletSource::File), unused);
+        assert_eq!(said(false, KubeletSource::File), "the file holds");
+        assert!(!said(true, KubeletSource::Configz).contains(CONFIGZ_UNUSED));
+    }
 }

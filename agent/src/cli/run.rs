@@ -148,7 +148,7 @@ fn load_config(
     warn: impl FnOnce(&str),
 ) -> Result<(Config, ConfigSource), CommandError> {
     let nothing = KubeletDocument::default();
-    let (config, kubelet) = Config::load_with_stand_in(path, kubelet_config, &nothing)?;
+    let (config, kubelet) = Config::load_cluster(path, kubelet_config)?;
     let configz = configz::ask(&config, kubelet.source == KubeletSource::File, patience);
     let stand_in = match configz {
         Ok(answer) => answer.map_or(nothing, KubeletDocument::of_configz),

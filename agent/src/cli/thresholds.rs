@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, Origin, Origins};
+use evictd_config::{Origin, Origins};
 use evictd_engine::{Layout, Threshold, ThresholdValue, model::settings::Mode};
 use serde::Serialize;
 
@@ -67,15 +67,16 @@ enum Seconds {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
-    let config = match arguments.kubelet_config.as_deref() {
-        // A file that is named on the command line has to be there.
-        Some(file) => Config::load_over(&arguments.config, Some(file))?,
-        None => {
-            let (config, kubelet) = resolve_config(&arguments.config, None)?;
-            print_stand_in(&kubelet);
-            config
-        }
-    };
+    let file = arguments.kubelet_config.as_deref();
+    let (config, kubelet) = resolve_config(&arguments.config, file)?;
+    // A file that is named on the command line has to be there.
+    if let (Some(_), Some(reason), false) = (file, &kubelet.unreadable, kubelet.holds_file()) {
+        return Err(CommandError::Argument {
+            what: "--kubelet-config".to_owned(),
+            reason: reason.to_string(),
+        });
+    }
+    print_stand_in(&kubelet);
     let (mut thresholds, origins) = (config.eviction.thresholds, config.origins);
     thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace_period));
     match arguments.output {

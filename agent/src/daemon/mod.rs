@@ -61,7 +61,7 @@ pub(crate) use manager::FOLLOWS;
 pub(crate) use memory::{
     CGROUP_MOUNT, above_capacity, no_hard_threshold, node_scope, thresholds as memory_thresholds,
 };
-pub use reload::{ConfigSource, NO_PODS};
+pub use reload::{CONFIGZ_UNUSED, ConfigSource, NO_PODS};
 
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.

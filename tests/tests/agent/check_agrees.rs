@@ -133,6 +133,27 @@ fn check_says_where_no_guard_outlives_the_agent() {
     }
 }
 
+/// A cgroup that counts as the node, with the pods in it.
+// R16
+#[test]
+fn check_looks_at_the_configured_scope() {
+    let pods = json!([{ "name": "a", "cgroup": "kubepods.slice/a" }]);
+    let mut files = as_root!(Files::of("checkscope", 256, &pods));
+    let limited = files.scope().limit_child("kubepods.slice", 128 * MIB);
+    limited.unwrap();
+    files.config["systemReserved"] = json!({ "memory": "64Mi" });
+    let check = agent::check(&[("--config", &files.write().unwrap())]);
+    let detail = |list: &str, name: &str, topic: &str| {
+        let mut found = check[list].as_array().into_iter().flatten();
+        let found = found.find(|f| f[name] == topic);
+        found.unwrap_or_else(|| panic!("{check:#}"))["detail"].to_string()
+    };
+    let sizing = detail("findings", "topic", "memory sizing");
+    has(&sizing, &["0.12 GiB of 0.25 GiB are allocatable"]);
+    let of_pods = detail("signals", "signal", "allocatableMemory.available");
+    has(&of_pods, &["kubepods.slice with 134217728 bytes"]);
+}
+
 /// As the other commands: in the DaemonSet's container no file has to be named.
 #[test]
 fn check_takes_the_installed_configuration() {

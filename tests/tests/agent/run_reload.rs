@@ -151,6 +151,21 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
 
 // R47
 #[test]
+fn an_emptied_file_does_not_end_shadow_mode() {
+    let mut files = as_root!(Files::of("emptied", 256, &json!([])));
+    let address = listen(&mut files.config, "metricsAddress");
+    files.config["shadow"] = json!(true);
+    let agent = files.start(&[]);
+    fs::write(files.dir().join("config.json"), "").unwrap();
+    assert!(until(SOON, || shows(&address, "evictd_config_refused 1")));
+    // Further looks find the same file.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(shows(&address, "evictd_config_refused 1") && shows(&address, "evictd_shadow_mode 1"));
+    assert_eq!(agent.log().matches("the file is empty").count(), 1);
+}
+
+// R47
+#[test]
 fn shadow_mode_can_be_left_and_entered() {
     let (mut files, _agent, mut hog) = as_root!(running("reshadow"));
     let address = files.config["metricsAddress"].as_str().unwrap().to_owned();
@@ -245,4 +260,14 @@ fn a_kubelet_configuration_with_a_mistake_is_refused() {
     let paths = [("--config", path.as_path()), ("--kubelet-config", &kubelet)];
     let said = agent::refused(&["run"], &paths);
     assert!(said.contains("evictd: evictionHard"), "{said}");
+}
+
+#[test]
+fn a_deprecated_name_is_logged() {
+    let mut files = as_root!(Files::of("deprecated", 256, &json!([])));
+    files.config["graduatedAction"] = json!({ "brake": {} });
+    let agent = files.start(&[]);
+    let log = agent.log();
+    let said = |line: &str| line.contains("WARN") && line.contains("graduatedAction.brake is the");
+    assert_eq!(log.lines().filter(|l| said(l)).count(), 1, "{log}");
 }

@@ -66,6 +66,25 @@ fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
     assert_eq!(show(&[&empty, "--kubelet-config", &kubelet]), expected);
 }
 
+/// As in the agent: a directory of drop-ins that is missing counts as empty, and a file that is named has to be there.
+#[test]
+fn a_missing_directory_of_drop_ins_counts_as_empty() {
+    let files = Files::default();
+    let own = files.write(
+        "own.json",
+        json!({"cluster": {"kubeletConfigDir": "/nonexistent/kubelet.conf.d"}}),
+    );
+    let kubelet = files.write("k.yaml", "evictionHard: {memory.available: 321Mi}");
+    let show = |kubelet: &str| {
+        let arguments = ["thresholds", "--config", &own, "--kubelet-config", kubelet];
+        evictd(arguments)
+    };
+    let shown = show(&kubelet);
+    has(&shown.stdout, &[" 321Mi "]);
+    let refused = show("/nonexistent/k.yaml").refused();
+    has(&refused, &["--kubelet-config: ", "/nonexistent/k.yaml"]);
+}
+
 #[test]
 fn people_get_a_table() {
     // R4: the defaults

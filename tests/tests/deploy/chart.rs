@@ -708,6 +708,13 @@ fn a_fleet_brake_that_agents_refuse_is_not_rendered() {
         {fleetBrake: {window: 99999999999999999999h}} | must lie between 1s and 24h
         "#,
     );
+    // Of the values of all and those of a pool.
+    refuses(
+        r#"
+        {config: {graduatedAction: {brake: {}, throttle: {}}}} | config.graduatedAction.brake: is the former name of throttle
+        {config: {graduatedAction: {brake: {pods: 1}}}, nodePools: [{name: a, nodeLabel: {key: pool, values: [a]}, config: {graduatedAction: {throttle: {pods: 1}}}}]} | config.graduatedAction.brake: is the former name of throttle
+        "#,
+    );
     for brake in [
         json!({"slowNodes": 20}),
         json!({"window": "1s", "pause": "24h", "slowInterval": "23h59m60s"}),

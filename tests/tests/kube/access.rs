@@ -129,6 +129,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
     config.insert("metricsAddress".into(), json!(address));
     member.config["cluster"]["kubeletConfig"] = json!(kubelet);
     member.config["cluster"]["kubeletConfigDir"] = json!(directory);
+    member.config["cluster"]["configz"] = true.into();
     let agent = member.start().unwrap();
     let in_force = |mib: u64| {
         let series = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
@@ -151,6 +152,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
     in_force(64);
     fs::remove_file(directory.join("20-late.conf")).unwrap();
     in_force(48);
+    assert!(agent.says("cluster.configz is not used"));
     // What is wrong changes nothing.
     write("30-wrong.conf", "ten");
     let refused = || {
@@ -176,6 +178,10 @@ fn thresholds_come_from_the_running_kubelet() {
     let config = member.config.as_object_mut().unwrap();
     config.remove("evictionHard");
     member.config["cluster"]["configz"] = true.into();
+    // Of a kubelet that has no files: it says nothing.
+    let directory = member.dir().join("kubelet.conf.d");
+    fs::create_dir(&directory).unwrap();
+    member.config["cluster"]["kubeletConfigDir"] = json!(directory);
     let address = listen(&mut member.config, "metricsAddress");
     member.server.fails("GET", path, 1, InjectedFault::Hang);
     let begun = Instant::now();
@@ -188,7 +194,7 @@ fn thresholds_come_from_the_running_kubelet() {
     };
     assert!(has_source("defaults"));
     let mut state = member.server.state();
-    state.objects.insert(path.to_owned(), configz);
+    state.objects.insert(path.to_owned(), configz.clone());
     drop(state);
     assert!(has_source("configz"));
     let asked = member.server.count("GET", path);
@@ -203,6 +209,18 @@ fn thresholds_come_from_the_running_kubelet() {
     assert!(String::from_utf8_lossy(&shown().stdout).contains("180Mi"));
     let found = agent::finding(&paths, "hard thresholds");
     has(found["detail"].as_str().unwrap(), &["180Mi"]);
+    // A soft threshold of evictd's own with the kubelet's grace period.
+    configz["kubeletconfig"]["evictionSoftGracePeriod"] = json!({"memory.available": "1m17s"});
+    member.config["evictionSoft"] = json!({"memory.available": "200Mi"});
+    member.write().unwrap();
+    (member.server.state().objects).insert(path.to_owned(), configz);
+    has(&String::from_utf8_lossy(&shown().stdout), &["77s"]);
+    member
+        .config
+        .as_object_mut()
+        .unwrap()
+        .remove("evictionSoft");
+    member.write().unwrap();
     member.server.state().objects.remove(path);
     let said = shown();
     let (out, err) = (&said.stdout, String::from_utf8_lossy(&said.stderr));

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -69,7 +70,7 @@ impl ConfigSource {
     pub fn load(&mut self, known: &Config) -> Result<Config, ConfigError> {
         let files = self.kubelet_files(known);
         self.stamps = stamps(&self.config, &files);
-        let read = Config::reload(&self.config, false, &files, &self.kubelet)?;
+        let read = Config::reload(&self.config, true, &files, &self.kubelet)?;
         Ok(self.adopt(read))
     }
 
@@ -97,6 +98,9 @@ impl ConfigSource {
         if lacks_pod_cgroups && !self.lacks_pod_cgroups {
             tracing::warn!("cgroupsPerQOS is false in the kubelet's configuration: {NO_PODS}");
         }
+        if let Some(deprecated) = config.deprecated {
+            tracing::warn!("{deprecated}");
+        }
         self.lacks_pod_cgroups = lacks_pod_cgroups;
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
@@ -118,9 +122,9 @@ impl ConfigSource {
         matches!(self.kubelet.source, Defaults | Fallback)
     }
 
-    /// Whether the answer to `/configz` holds, or would hold if there were one.
+    /// Whether the answer to `/configz` holds, or would hold if there were one: there is no file.
     pub(super) fn goes_by_configz(&self) -> bool {
-        self.lacks_kubelet() || self.kubelet.source == KubeletSource::Configz
+        !self.kubelet.holds_file()
     }
 
     /// What the kubelet has answered to `/configz` and was not read yet. One that is in force is read again where another one
@@ -158,6 +162,9 @@ impl ConfigSource {
         let answer = self.new_answer();
         let is_answered = answer.is_some();
         let is_unread = self.is_unread() || is_answered;
+        // A file that was not empty is about to be written.
+        let was_empty =
+            self.refused.is_none() && matches!(self.stamps.first(), Some(Some((.., 0))));
         let kubelet = requested || is_unread || changing.is_some();
         let kubelet = kubelet.then(|| answer.clone().unwrap_or_else(|| self.kubelet.clone()));
         move || {
@@ -166,9 +173,10 @@ impl ConfigSource {
             // A file that comes changes its stamp.
             let may_differ = is_answered || new.iter().all(Option::is_some);
             let is_retry = is_unread && may_differ && new == last && !requested;
+            let may_be_empty = is_retry && was_empty;
             let kubelet = kubelet.filter(|_| requested || has_settled || is_retry);
             let read = kubelet
-                .map(|known| Config::reload(&config, !is_retry, &files, &known).map(Box::new));
+                .map(|known| Config::reload(&config, may_be_empty, &files, &known).map(Box::new));
             Found {
                 stamps: new,
                 is_retry,
@@ -197,7 +205,8 @@ impl ConfigSource {
             self.tried = None;
         }
         let refused = read.as_ref().err().map(|error| {
-            let is_unread = matches!(error, ConfigError::Read { .. });
+            // An empty file can be read: what is written to it is a change.
+            let is_unread = matches!(error, ConfigError::Read { source, .. } if source.kind() != ErrorKind::UnexpectedEof);
             (error.to_string(), is_unread)
         });
         let is_same = read.as_ref().is_ok_and(|read| {
@@ -286,6 +295,40 @@ mod tests {
         fs::write(&path, "").unwrap();
         let error = read(&mut origin, &changed).unwrap_err();
         assert!(error.to_string().ends_with("the file is empty"), "{error}");
+    }
+
+    /// Its defaults would end shadow mode.
+    #[test]
+    fn a_file_that_was_emptied_is_never_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, kubelet) = (dir.path().join("own"), dir.path().join("kubelet"));
+        fs::write(&own, r#"{"shadow": true}"#).unwrap();
+        let mut origin = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
+        let known = Config::load(&own).unwrap();
+        let config = origin.load(&known).unwrap();
+        let refuses_once = |origin: &mut ConfigSource| {
+            fs::write(&own, "").unwrap();
+            assert!(look(origin, &config).is_none(), "it may be written");
+            let error = look(origin, &config).unwrap().unwrap_err();
+            assert!(error.to_string().ends_with("the file is empty"), "{error}");
+            assert!(look(origin, &config).is_none());
+            assert!(look(origin, &config).is_none());
+        };
+        // Beside a kubelet's file that is missing, and beside one that is tried again at each look.
+        refuses_once(&mut origin);
+        fs::create_dir(&kubelet).unwrap();
+        fs::write(&own, r#"{"shadow": true}"#).unwrap();
+        assert!(look(&mut origin, &config).is_none());
+        assert_eq!(look(&mut origin, &config).unwrap().unwrap(), config);
+        refuses_once(&mut origin);
+        // One that was empty at the start holds.
+        let mut origin = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
+        let config = origin.load(&known).unwrap();
+        assert!(!config.shadow && look(&mut origin, &config).is_none());
+        fs::remove_dir(&kubelet).unwrap();
+        fs::write(&kubelet, "evictionHard: {memory.available: 3Gi}").unwrap();
+        origin.stamps = stamps(&own, &origin.kubelet_files(&config));
+        assert!(look(&mut origin, &config).unwrap().is_ok());
     }
 
     /// What keeps a file from being read may be mended by other rights, or by itself: no stamp tells of that.

@@ -26,6 +26,9 @@ use config_source::Found;
 
 pub use config_source::{ConfigSource, NO_PODS};
 
+/// What is said where `cluster.configz` has no effect.
+pub const CONFIGZ_UNUSED: &str = "cluster.configz is not used: the kubelet's file holds";
+
 /// Time for which a start with stand-ins for the kubelet's thresholds holds back what is not urgent.
 const UNTIL_CONFIGZ: Duration = Duration::from_secs(10);
 
@@ -50,6 +53,9 @@ impl ConfigWatch {
     /// it answers for the first time, what is not urgent waits a moment.
     pub fn new(source: ConfigSource, config: &Config, limiter: &EvictionLimiter) -> Self {
         let asks = config.cluster.clone().filter(|cluster| cluster.configz);
+        if asks.is_some() && !source.goes_by_configz() {
+            tracing::info!("{CONFIGZ_UNUSED}");
+        }
         let asks = asks.filter(|_| source.goes_by_configz());
         let awaits_kubelet = asks.is_some() && source.lacks_kubelet();
         if awaits_kubelet {
@@ -109,7 +115,16 @@ impl Agent {
         let watch = &mut self.config_watch;
         // A file has come: an answer would not be used any more.
         let configz = watch.configz.take_if(|_| !watch.source.goes_by_configz());
-        configz.inspect(AbortHandle::abort);
+        if let Some(configz) = configz {
+            configz.abort();
+            // It would be an old one where the file goes again.
+            *watch
+                .source
+                .answer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = None;
+            tracing::info!("{CONFIGZ_UNUSED}");
+        }
         let is_known = watch.awaits_kubelet && !watch.source.lacks_kubelet();
         watch.awaits_kubelet &= !is_known;
         watch.reloads.note_kubelet(watch.source.kubelet.source);

@@ -140,6 +140,11 @@ host: {{ $address | quote }}
 {{- with $config.cluster -}}
 {{- include "evictd.checkFleetBrake" .fleetBrake -}}
 {{- end -}}
+{{- with $config.graduatedAction -}}
+{{- if not (or (kindIs "invalid" .brake) (kindIs "invalid" .throttle)) -}}
+{{- fail "config.graduatedAction.brake: is the former name of throttle, which is set too" -}}
+{{- end -}}
+{{- end -}}
 {{- toYaml $config -}}
 {{- end -}}
 
