@@ -18,7 +18,6 @@ pub mod forker;
 pub mod heard;
 pub mod hog;
 pub mod interrupt;
-pub mod judge;
 pub mod mapped;
 pub mod mounts;
 pub mod node;

@@ -1,12 +1,7 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
-use evictd_engine::{
-    ManagedPod, Owner,
-    eviction_state::EvictionState,
-    fleet::FleetRules,
-    limiter::EvictionKind,
-    permit::{EvictionPermit, LastResort},
-};
+use evictd_engine::{Owner, fleet::FleetRules, limiter::EvictionKind, permit::LastResort};
+pub use evictd_judge::BarePod;
 use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet,
@@ -23,54 +18,6 @@ pub struct Kept {
     pub node: Node,
     // Asks until it is dropped.
     _worker: Worker,
-}
-
-/// A pod without a cgroup.
-#[derive(Default)]
-pub struct BarePod {
-    pod: Pod,
-    pub permit: EvictionPermit,
-    state: EvictionState,
-    pub is_protected: bool,
-}
-
-impl BarePod {
-    pub fn new(pod: Pod) -> Self {
-        Self {
-            pod,
-            ..Self::default()
-        }
-    }
-}
-
-impl ManagedPod for BarePod {
-    fn pod(&self) -> &Pod {
-        &self.pod
-    }
-
-    fn permit(&self) -> &EvictionPermit {
-        &self.permit
-    }
-
-    fn eviction_state(&self) -> &EvictionState {
-        &self.state
-    }
-
-    fn is_protected(&self) -> bool {
-        self.is_protected
-    }
-
-    fn memory_usage(&self) -> u64 {
-        0
-    }
-
-    fn is_younger_than(&self, _: u64) -> bool {
-        false
-    }
-
-    fn has_older_than(&self, _: u64) -> bool {
-        false
-    }
 }
 
 pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -28,11 +28,7 @@ pub fn chaos(rest: &[String]) -> Result<()> {
 
 /// Simulates, so that nothing has to be set up.
 pub fn judge(rest: &[String]) -> Result<()> {
-    debug(
-        "build --quiet --package evictd-tests --bin judge",
-        "judge",
-        rest,
-    )
+    debug("build --quiet --package evictd-judge", "judge", rest)
 }
 
 fn debug(build: &str, name: &str, rest: &[String]) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The judge in hindsight, and what it says of evictd, of the kubelet's way and of a poller.
 
-use evictd_tests::judge::{Report, draw, judge, replay};
+use evictd_judge::{Report, draw, judge, replay};
 
 #[test]
 fn a_seed_is_judged_alike_every_time() {

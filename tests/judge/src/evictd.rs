@@ -1,7 +1,9 @@
 //! evictd's own core on the simulated node: what is here stands in for `agent/fastpath`'s files, threads and signals.
 
+use std::time::Duration;
+
 use evictd_engine::{
-    Candidate, CandidateState, SelectionCriteria,
+    Candidate, CandidateState, SelectionCriteria, Signal,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
@@ -10,7 +12,10 @@ use evictd_engine::{
     growers::{Growers, WATCHED, WATCHED_BEFOREHAND, WATCHED_LIMITED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
-    model::usage::{MachineMemory, MemoryReading, SwapUse},
+    model::{
+        settings::Mode,
+        usage::{MachineMemory, MemoryReading, SwapUse},
+    },
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
     permit::{LastResort, Permission},
@@ -25,7 +30,7 @@ use super::{
     course::{Course, Strategy},
     world::{Incident, Reading, ScopeKind, World},
 };
-use crate::{policy_fixture::BarePod, prelude::*};
+use crate::BarePod;
 
 /// The node's eviction rate, as in the chart's values: `exemptGrowers` is set too.
 pub const RATE: Rate = Rate {

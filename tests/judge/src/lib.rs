@@ -38,6 +38,7 @@
 //! A needless pod is told by what the node was like: *cache*: the threshold was met by page cache alone, *brief*: the
 //! shortage was genuine but would have ended by itself within 10 s, or with what was on its way.
 
+mod bare_pod;
 mod course;
 pub mod draw;
 mod evictd;
@@ -45,6 +46,7 @@ mod hindsight;
 mod report;
 mod world;
 
+pub use bare_pod::BarePod;
 use course::{Course, Kubelet, Poller, Strategy, run};
 pub use report::Report;
 use world::World;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use evictd_tests::judge::{Report, replay};
+use evictd_judge::{Report, replay};
 
 /// Lets evictd's core, the kubelet's way and a poller go through drawn incidents, and tells which pods did not have to go.
 #[derive(Parser)]
