@@ -173,7 +173,7 @@ impl ManagerLoop {
             }
         }
         if outcome.is_shadow() {
-            self.shadow.reported.insert(signal.to_string());
+            self.planner.note_reported_in_shadow(signal, true);
         }
         let node = self.node.with_ended(&dip);
         self.planner

@@ -979,3 +979,52 @@ fn a_threshold_that_comes_into_force_is_met_from_then_on() {
         assert_eq!(goes(&mut node, 30_000), Some(10_050), "{is_shadow}");
     }
 }
+
+/// What shadow mode has chosen for a threshold keeps no other one from a decision, be it of the same signal or of another one
+/// of the same resource.
+// R47
+#[test]
+fn shadow_mode_decides_once_for_each_threshold() {
+    const IMAGES: Signal = Signal::ImageFsAvailable;
+    for mode in [Mode::Evictd, Mode::Kubelet] {
+        let thresholds = vec![soft(DISK, 2000), hard(DISK, 1000), hard(IMAGES, 1000)];
+        let mut node = Node::new(thresholds, false);
+        node.planner.settings.mode = mode;
+        node.pod("logs", [700, 0, 1]);
+        node.pod("layer", [1, 0, 1]);
+        let usage = node.usages.get_mut("layer").unwrap();
+        usage.containers[0].rootfs.bytes = Some(600);
+        let see = |node: &mut Node, disk: i64, images: i64, seconds: std::ops::Range<i64>| {
+            node.see(DISK, disk);
+            node.see(IMAGES, images);
+            let mut decided = Vec::new();
+            for second in seconds {
+                let mut plan = node.look(second * SECOND);
+                node.planner.forget_shadow_reports();
+                let mut evictions = std::mem::take(&mut plan.evictions);
+                if !plan.node_reclaim.is_empty() {
+                    evictions.extend(node.after_reclaim(second * SECOND, &plan));
+                }
+                for (eviction, (_, signal)) in evictions.iter().zip(chosen(&evictions)) {
+                    let is_hard = !eviction.is_soft;
+                    node.planner
+                        .note_outcome(&eviction.uid, KillOutcome::Shadow);
+                    node.planner.note_reported_in_shadow(signal, is_hard);
+                    decided.push((eviction.name.clone(), signal, is_hard));
+                }
+            }
+            decided
+        };
+        let on = |name: &str, signal, is_hard| vec![(name.to_owned(), signal, is_hard)];
+        let soft = see(&mut node, 1500, 2000, 1..60);
+        assert_eq!(soft, on("logs", DISK, false), "{mode:?}");
+        let hard = see(&mut node, 900, 2000, 60..120);
+        assert_eq!(hard, on("logs", DISK, true), "{mode:?}");
+        let other = see(&mut node, 900, 900, 120..180);
+        assert_eq!(other, on("layer", IMAGES, true), "{mode:?}");
+        // The soft threshold stays met.
+        assert_eq!(see(&mut node, 1500, 900, 180..240), [], "{mode:?}");
+        let again = see(&mut node, 900, 900, 240..300);
+        assert_eq!(again, on("logs", DISK, true), "{mode:?}");
+    }
+}
