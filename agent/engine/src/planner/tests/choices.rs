@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    RestoredPending,
+    BlockedThreshold, RestoredPending,
     limiter::{EvictionKind, EvictionLimiter},
     model::managed::tests::BarePod,
     pace::Pace,
@@ -642,6 +642,52 @@ fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
     node.bounds.left_of_node_rate = 0;
     node.see(DISK, 900);
     assert_eq!(node.look(SECOND).blocked[0].denied, 1, "by the rate");
+}
+
+/// The fleet brake, policies that are awaited, or an API server that takes no DELETE hold back what is not urgent.
+#[test]
+fn a_threshold_for_which_no_pod_may_go_at_the_kubelets_pace_is_reported_once() {
+    for (mode, held) in [
+        (Mode::Evictd, "paced"),
+        (Mode::Evictd, "removals"),
+        (Mode::Kubelet, "paced"),
+    ] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.planner.settings.mode = mode;
+        node.pod("free", [500, 0, 1]);
+        node.bounds.allows_paced = held != "paced";
+        node.bounds.awaits_removals = held == "removals";
+        node.see(DISK, 900);
+        let plan = node.look(SECOND);
+        assert!(plan.evictions.is_empty());
+        let blocked = |blocked: &BlockedThreshold| (blocked.denied, blocked.urgent_only);
+        let blocked: Vec<_> = plan.blocked.iter().map(blocked).collect();
+        assert_eq!(blocked, [(0, true)], "{mode:?} {held}");
+        assert!(node.look(2 * SECOND).blocked.is_empty());
+        node.bounds = NodeBounds::default();
+        assert_eq!(node.look(3 * SECOND).evictions.len(), 1);
+    }
+}
+
+/// A pod that cannot be killed, or does not end, goes for nothing: the others are denied all the same.
+#[test]
+fn a_pod_that_does_not_go_silences_no_threshold() {
+    for is_refused in [true, false] {
+        let mut node = Node::new(vec![hard(TASKS, 1000)], false);
+        node.pod("stays", [0, 0, 500]);
+        node.pod("denied", [0, 0, 500]);
+        node.pods[1].is_denied = true;
+        node.see(TASKS, 900);
+        let goes = (1..15).find(|s| !node.look(s * SECOND).evictions.is_empty());
+        let went = goes.unwrap();
+        if is_refused {
+            node.planner.note_outcome("stays", KillOutcome::Refused(1));
+        }
+        let reported = (went + 1..60).find(|s| !node.look(s * SECOND).blocked.is_empty());
+        // Its second of grace, and ten that it may be late.
+        let expected = if is_refused { went + 10 } else { went + 11 };
+        assert_eq!(reported, Some(expected), "{is_refused}");
+    }
 }
 
 /// A dip below the hard threshold overrides no budget.
