@@ -200,8 +200,10 @@ impl Planner {
             }
         } else {
             self.note_eviction(now, signal, true);
+            let condition = signal.node_condition();
+            // What the pods' cgroup has is not observed where its threshold is cut.
+            self.pressure.note_condition(condition, now);
             if let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) {
-                let condition = signal.node_condition();
                 self.recreations.remember_pod(now, pod, condition);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    BlockedThreshold, RestoredPending,
+    BlockedThreshold, NodeCondition, RestoredPending,
     limiter::{EvictionKind, EvictionLimiter},
     model::managed::tests::BarePod,
     pace::Pace,
@@ -1072,5 +1072,29 @@ fn shadow_mode_decides_once_for_each_threshold() {
         assert_eq!(see(&mut node, 1500, 900, 180..240), [], "{mode:?}");
         let again = see(&mut node, 900, 900, 240..300);
         assert_eq!(again, on("logs", DISK, true), "{mode:?}");
+    }
+}
+
+/// The threshold of the pods' cgroup is cut where its limit is not above it: then the manager does not observe it.
+// R6
+#[test]
+fn a_kill_of_the_fast_path_makes_the_condition_true_without_an_observation() {
+    let signal = Signal::AllocatableMemoryAvailable;
+    for (outcome, conditions) in [
+        (KillOutcome::Killed, vec![NodeCondition::MemoryPressure]),
+        (KillOutcome::Refused(1), vec![]),
+    ] {
+        let mut node = Node::new(vec![hard(signal, 1000)], false);
+        node.pod("hog", [0, 0, 1]);
+        let dip = Snapshot {
+            observations: &node.observations,
+            pods: &node.pods,
+            usages: &node.usages,
+            bounds: node.bounds,
+        };
+        node.planner
+            .note_fastpath_eviction(SECOND, dip, "hog", signal, outcome);
+        assert_eq!(node.look(2 * SECOND).conditions, conditions, "{outcome:?}");
+        assert!(node.look(302 * SECOND).conditions.is_empty());
     }
 }
