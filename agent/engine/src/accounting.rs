@@ -272,6 +272,8 @@ pub struct MemorySample {
     /// capacity - usage + `reclaimable_cache`, no more than the guard leaves and without protected page cache: for
     /// triggers and reports.
     pub guarded_available: u64,
+    /// What the kubelet counts as available: without a guard, and with no page cache but that on the inactive list.
+    pub kubelet_available: u64,
     /// Bytes that are charged and are in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as
@@ -335,9 +337,11 @@ impl Accounting {
         swap: SwapUse,
     ) -> MemorySample {
         let reclaimable_cache = self.reclaimable_cache(reading);
-        let counted = self
-            .capacity
-            .saturating_sub(reading.usage.saturating_sub(reclaimable_cache));
+        let available = |cache| {
+            let working_set = reading.usage.saturating_sub(cache);
+            self.capacity.saturating_sub(working_set)
+        };
+        let counted = available(reclaimable_cache);
         let free = self.capacity.saturating_sub(reading.usage);
         let written = reclaimable_cache.saturating_sub(reading.dirty_or_writeback);
         let guard = self.guard_reading(free, written, machine, swap.usable);
@@ -366,6 +370,7 @@ impl Accounting {
             usage: reading.usage.saturating_add(used),
             reclaimable_cache: reclaimable_cache.saturating_sub(withheld),
             guarded_available,
+            kubelet_available: available(reading.inactive_file),
             uncategorized: reading.uncategorized,
             kernel: reading.kernel - of_cache,
             reclaimable: match self.is_machine {

@@ -17,7 +17,7 @@ mod updates;
 mod usage_growth;
 mod victim;
 
-use std::{slice, time::Duration};
+use std::{collections::BTreeSet, slice, time::Duration};
 
 use super::{
     CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Layout,
@@ -55,6 +55,9 @@ pub struct Planner {
     paces: Paces,
     choices: Choices,
     blocked: Blocked,
+    /// Thresholds for which shadow mode has reported a pod, each its signal and whether it is hard. No pod dies, so that
+    /// nothing changes: one decision per pressure is all there is to report.
+    reported_in_shadow: BTreeSet<(Signal, bool)>,
     /// The capacity of each signal when it was first seen; of inodes the largest.
     capacities: [Option<i64>; Signal::ALL.len()],
     /// Growth of each pod's usage: which pods make an urgent growth.
@@ -77,6 +80,7 @@ impl Planner {
             paces: Paces::default(),
             choices: Choices::default(),
             blocked: Blocked::default(),
+            reported_in_shadow: BTreeSet::new(),
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
             is_soft_request_under_way: false,
@@ -122,9 +126,9 @@ impl Planner {
             // A pod that exceeds its own limits goes first, and the kubelet waits for what that brings.
             Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
-                let mut free = due
-                    .iter()
-                    .filter(|t| !self.waits_as_kubelet(now, t.is_hard()));
+                let mut free = due.iter().filter(|t| {
+                    !self.is_reported_in_shadow(t) && !self.waits_as_kubelet(now, t.is_hard())
+                });
                 let first = free.next().map(slice::from_ref).unwrap_or_default();
                 plan.node_reclaim = self.node_reclaim(first);
                 if plan.node_reclaim.is_empty() {
@@ -297,7 +301,7 @@ impl Planner {
             // One pod is asked to end at a time.
             let is_one_requested = self.is_soft_request_under_way
                 || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
-            if is_one_requested && !threshold.is_hard() {
+            if is_one_requested && !threshold.is_hard() || self.is_reported_in_shadow(threshold) {
                 continue;
             }
             let chosen = match self.settings.mode {
@@ -322,6 +326,11 @@ impl Planner {
             self.note_eviction(now, threshold.signal, threshold.is_hard());
         }
         evictions
+    }
+
+    fn is_reported_in_shadow(&self, threshold: &Threshold) -> bool {
+        let key = (threshold.signal, threshold.is_hard());
+        self.reported_in_shadow.contains(&key)
     }
 
     /// Whether inodes are short for want of room, and pods go for that: XFS and ZFS have as many inodes as the free space

@@ -29,6 +29,8 @@ pub struct EvictionReport {
     pub usage_at_decision: u64,
     /// Bytes that were available when the eviction was decided.
     pub available: u64,
+    /// Bytes that the kubelet would have counted as available then.
+    pub kubelet_available: u64,
     /// The capacity of the scope in bytes.
     pub capacity: u64,
     /// The threshold in bytes: what must be available.

@@ -517,6 +517,9 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
     });
     let report = report.unwrap();
     assert_eq!((report.working_set, report.expected), (250 * MIB, anon));
+    // No guard leaves less.
+    assert!(report.available > 0);
+    assert_eq!(report.kubelet_available, report.available);
 }
 
 /// A program that kills from the pods which are published to it.

@@ -43,8 +43,16 @@ pub enum ManagerEvent {
     Recreated(Recreation),
     /// A threshold is met as it comes into force.
     MetInForce(ThresholdMet),
-    /// A threshold asks for an eviction, and no pod may go; so many are denied by a policy, a limit or a pause.
-    NoCandidates(ThresholdMet, usize),
+    /// A threshold asks for an eviction, and no pod may go: so many are denied by a policy, a limit or a pause, or it is not
+    /// urgent.
+    NoCandidates {
+        /// The threshold.
+        met: ThresholdMet,
+        /// Pods that are denied.
+        denied: usize,
+        /// No pod may go where that is not urgent.
+        urgent_only: bool,
+    },
     /// The processes of an evicted pod do not end.
     Stuck(Arc<PodEntry>),
     /// The files of evicted pods are not removed: for now pods go for files only where that is urgent.
@@ -209,7 +217,7 @@ fn is_report(event: &ManagerEvent) -> bool {
         | ManagerEvent::Mitigated(_)
         | ManagerEvent::Recreated(_)
         | ManagerEvent::MetInForce(_)
-        | ManagerEvent::NoCandidates(..)
+        | ManagerEvent::NoCandidates { .. }
         | ManagerEvent::FilesStay
         | ManagerEvent::HookRefused(_) => true,
     }

@@ -187,7 +187,10 @@ impl MetricsRegistry {
         self.count(pod.owner.as_ref(), &pod.namespace, signal, shadow);
         self.observe("wake", stages.crossed, stages.woken);
         self.observe("decide", stages.woken, stages.decided);
-        self.observe("signal", stages.decided, stages.signalled);
+        // Shadow mode sends none, and the kernel program kills in the moment in which it decides.
+        if !shadow && stages.signalled > stages.decided {
+            self.observe("signal", stages.decided, stages.signalled);
+        }
         if let Some(number) = number.filter(|_| !shadow) {
             let mut signalled = self.waiting();
             if signalled.len() == WAITING {
@@ -297,6 +300,29 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(!text.contains("namespace=\"shop\""), "{text}");
+    }
+
+    // R48
+    #[test]
+    fn only_a_signal_that_the_agent_sends_takes_time() {
+        let metrics = MetricsRegistry::new(MetricsCollector::default());
+        let evict = |outcome, signalled| {
+            let stages = Stages {
+                crossed: 1,
+                woken: 2,
+                decided: 3,
+                signalled,
+            };
+            metrics.evicted(&pod("Job"), "memory.available", stages, outcome, None);
+        };
+        evict(KillOutcome::Shadow, 4);
+        evict(KillOutcome::Killed, 3);
+        let count = "evictd_stage_seconds_count{stage=\"signal\"}";
+        let text = metrics.exposition().unwrap();
+        assert!(!text.contains(&format!("{count} 1")), "{text}");
+        evict(KillOutcome::Killed, 4);
+        let text = metrics.exposition().unwrap();
+        assert!(text.contains(&format!("{count} 1\n")), "{text}");
     }
 
     #[test]

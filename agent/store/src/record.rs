@@ -226,6 +226,10 @@ pub struct EvictionRecord {
     pub stages: Stages,
     /// What was available, in the signal's unit.
     pub available: u64,
+    /// What the kubelet would have counted as available, in bytes: `available` is no more than the memory guard leaves. Absent
+    /// in records of older versions, and where the manager has evicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_available: Option<u64>,
     /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
     /// Memory of the scope at the crossing, in bytes; 0 where the hook cannot tell, and for other signals.
@@ -425,6 +429,7 @@ impl EvictionRecord {
             hook: "sampler".into(),
             stages: Stages::default(),
             available: 0,
+            kubelet_available: None,
             threshold: 0,
             usage_at_crossing: 0,
             usage_at_decision: 0,
@@ -459,6 +464,7 @@ impl From<&RequestRecord> for EvictionRecord {
                 ..Stages::default()
             },
             available: asked.available,
+            kubelet_available: None,
             threshold: asked.threshold,
             usage_at_crossing: 0,
             usage_at_decision: 0,

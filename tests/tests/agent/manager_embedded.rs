@@ -891,3 +891,26 @@ fn shadow_leaves_files_and_tasks_alone() {
     assert_eq!(fs::read_dir(two.dir("greedy")).unwrap().count(), 3500);
     assert!(is_alive(&mut greedy));
 }
+
+// R47
+#[test]
+fn shadow_mode_decides_for_the_hard_threshold_after_the_soft_one() {
+    let mut two = or_skip!(Two::on_disk("shadowboth", 64, 4096, "1Ti"));
+    two.threshold("nodefs.available", json!("20%"));
+    two.files.config["evictionSoft"] = json!({ "nodefs.available": "60%" });
+    two.files.config["evictionSoftGracePeriod"] = json!({ "nodefs.available": "1s" });
+    let _agent = two.files.start(&["--shadow"]);
+    let count = |is_soft: bool| {
+        let records = two.files.records();
+        match is_soft {
+            true => records_of!(records, Record::Requested(asked) if asked.shadow).len(),
+            false => records_of!(records, Record::Evicted(eviction) if eviction.shadow).len(),
+        }
+    };
+    two.write("greedy", "data", 30);
+    assert!(until(2 * SOON, || count(true) == 1));
+    two.write("greedy", "more", 20);
+    assert!(until(2 * SOON, || count(false) == 1));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!([count(true), count(false)], [1, 1]);
+}

@@ -66,6 +66,7 @@ pub fn eviction(is_full: bool) -> EvictionRecord {
             signalled: 4,
         },
         available: 5,
+        kubelet_available: is_full.then_some(17),
         threshold: 6,
         usage_at_crossing: 7,
         usage_at_decision: 8,

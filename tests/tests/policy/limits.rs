@@ -404,3 +404,24 @@ fn what_was_evicted_before_counts() {
     evaluator.set_pods(&table.entries);
     assert_eq!(state.evicted_at(), before + 1);
 }
+
+/// What was said of a pod that is gone stays said, and is not shown any longer.
+// R38
+#[test]
+fn a_contradiction_is_shown_while_its_pod_is_here() {
+    let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
+    let rule = |evict: &str| json!({"rules": [{"name": "r", "evict": evict}]});
+    let policies = [policy("a", rule("Never")), policy("b", rule("Always"))];
+    evaluator.set_policies(PolicySet::new(policies));
+    let shown = || {
+        evaluator.evaluate();
+        let counts = [evaluator.conflicts(), evaluator.present_conflicts()];
+        counts.map(|rules| rules.len())
+    };
+    evaluator.set_pods(&[owned("web", 0)]);
+    assert_eq!(shown(), [1, 1]);
+    evaluator.set_pods::<BarePod>(&[]);
+    assert_eq!(shown(), [1, 0]);
+    evaluator.set_pods(&[owned("web", 0)]);
+    assert_eq!(shown(), [1, 1]);
+}

@@ -28,18 +28,29 @@ impl Blocked {
 }
 
 impl Planner {
-    /// Takes note of a threshold for which no pod was chosen, if it is time for one and none may go.
+    /// Takes note of a threshold for which no pod was chosen, if it is time for one and none may go, or none that is not urgent.
     pub(super) fn note_blocked(&mut self, now: i64, node: Snapshot<'_>, threshold: &Threshold) {
-        let is_reported = self.blocked.reported.contains(&key(threshold));
-        let is_time = || match self.settings.mode {
-            Mode::Kubelet => !self.waits_as_kubelet(now, threshold.is_hard()),
+        if self.blocked.reported.contains(&key(threshold)) {
+            return;
+        }
+        // `None`: it is not time for a pod.
+        let is_urgent = match self.settings.mode {
+            Mode::Kubelet => (!self.waits_as_kubelet(now, threshold.is_hard())).then_some(false),
             Mode::Evictd => self
                 .decide(now, node, threshold)
-                .is_some_and(|(timing, _)| !self.awaits_usage(node, threshold, &timing)),
+                .filter(|(timing, _)| !self.awaits_usage(node, threshold, timing))
+                .map(|(timing, _)| timing.urgency.is_urgent()),
         };
-        let may_not_go =
-            |pod: &Pod| self.state_for(node, pod, threshold) == CandidateState::Protected;
-        if !is_reported && is_time() && node.pods.iter().all(may_not_go) {
+        let urgent_only = !node.bounds.allows_paced_for(threshold.signal.resource());
+        let may_not_go = |pod: &Pod| match self.state_for(node, pod, threshold) {
+            CandidateState::Protected | CandidateState::Unavailable => true,
+            // One that does not end is not waited for any longer.
+            CandidateState::Terminating => self.pending.is_overdue(&pod.uid, now),
+            CandidateState::Eligible | CandidateState::PassedOver => false,
+        };
+        let is_blocked =
+            |is_urgent: bool| urgent_only && !is_urgent || node.pods.iter().all(may_not_go);
+        if is_urgent.is_some_and(is_blocked) {
             let is_rate_used_up = node.bounds.left_of_node_rate == 0;
             let denied = |pod: &&Pod| {
                 (pod.is_denied || is_rate_used_up) && !pod.is_protected(self.settings.mode)
@@ -49,6 +60,7 @@ impl Planner {
             self.blocked.new.push(BlockedThreshold {
                 threshold: threshold.clone(),
                 denied,
+                urgent_only,
             });
         }
     }

@@ -445,6 +445,12 @@ impl PendingVictims {
         self.living(uid).is_some_and(|victim| victim.is_refused)
     }
 
+    /// Whether a pod is there still although its time is over.
+    pub(super) fn is_overdue(&self, uid: &str, now: i64) -> bool {
+        self.living(uid)
+            .is_some_and(|victim| now >= victim.stuck_at())
+    }
+
     /// Whether the kubelet would still wait for the end of a victim and for the removal of its files
     /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
     pub(super) fn awaits_cleanup(&self, now: i64, is_hard: bool) -> bool {

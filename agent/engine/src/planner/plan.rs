@@ -157,13 +157,15 @@ pub struct Plan {
     pub(super) awaiting_reclaim: Vec<Threshold>,
 }
 
-/// A threshold that asks for an eviction while every pod is denied or protected.
+/// A threshold that asks for an eviction while no pod may go.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockedThreshold {
     /// The threshold.
     pub threshold: Threshold,
     /// Pods that a policy, a limit, a rate or a pause denies, the others being protected.
     pub denied: usize,
+    /// No pod may go for its resource where that is not urgent.
+    pub urgent_only: bool,
 }
 
 /// Conditions that the Node object should show, and why.

@@ -137,6 +137,13 @@ impl Pressure {
         due
     }
 
+    /// A condition is true now, whatever the observations say.
+    pub(super) fn note_condition(&mut self, condition: NodeCondition, now: i64) {
+        if let Some(seen) = self.seen.get_mut(condition as usize) {
+            *seen = Some(now);
+        }
+    }
+
     /// The thresholds that were met at the first look since they came into force; each once.
     pub fn take_met_in_force(&mut self) -> Vec<Threshold> {
         std::mem::take(&mut self.met_in_force)

@@ -50,6 +50,7 @@ impl Planner {
 
     /// Shadow mode begins or ends: no pod that it has chosen was evicted, and no threshold was met before.
     pub fn change_shadow_mode(&mut self) {
+        self.reported_in_shadow.clear();
         self.forget_victims();
         self.paces.reset();
     }
@@ -57,6 +58,29 @@ impl Planner {
     /// Forgets all victims, because no pod was evicted after all: shadow mode only reported it.
     pub fn forget_victims(&mut self) {
         self.pending.clear();
+    }
+
+    /// Shadow mode has reported a pod for the hard or the soft threshold of a signal: no other one is chosen for it.
+    pub fn note_reported_in_shadow(&mut self, signal: Signal, is_hard: bool) {
+        self.reported_in_shadow.insert((signal, is_hard));
+    }
+
+    /// Forgets the reports of shadow mode for thresholds that are no longer met, and, where there were any, all victims: they
+    /// are pods like any other under the next pressure. Whether there were any.
+    pub fn forget_shadow_reports(&mut self) -> bool {
+        let before = self.reported_in_shadow.len();
+        let pressure = &self.pressure;
+        self.reported_in_shadow.retain(|(signal, is_hard)| {
+            let mut of_it = pressure
+                .thresholds()
+                .filter(|t| t.signal == *signal && t.is_hard() == *is_hard);
+            of_it.any(|threshold| pressure.is_pressed(threshold))
+        });
+        let were_any = self.reported_in_shadow.len() != before;
+        if were_any {
+            self.forget_victims();
+        }
+        were_any
     }
 
     /// A pod that was chosen lives on, or had ended by itself: it is as if it had not been chosen.
@@ -195,8 +219,10 @@ impl Planner {
             }
         } else {
             self.note_eviction(now, signal, true);
+            let condition = signal.node_condition();
+            // What the pods' cgroup has is not observed where its threshold is cut.
+            self.pressure.note_condition(condition, now);
             if let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) {
-                let condition = signal.node_condition();
                 self.recreations.remember_pod(now, pod, condition);
             }
         }

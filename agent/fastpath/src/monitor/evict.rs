@@ -343,6 +343,7 @@ impl MemoryMonitor {
             usage_at_crossing: usage,
             usage_at_decision: watched.sample.usage,
             available: watched.sample.guarded_available,
+            kubelet_available: watched.sample.kubelet_available,
             capacity: watched.scope.capacity(),
             threshold: watched.scope.thresholds().threshold,
             working_set: kill.working_set,

@@ -38,8 +38,8 @@ pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool 
 pub(crate) struct Shadow {
     /// Pods are chosen and reported, and none is killed.
     pub on: bool,
-    /// Signals for which a victim was reported during this pressure, and UIDs of pods above limits of their own.
-    pub reported: BTreeSet<String>,
+    /// UIDs of pods above limits of their own that were reported. The planner knows the reported thresholds.
+    reported: BTreeSet<String>,
 }
 
 impl Shadow {
@@ -50,21 +50,7 @@ impl Shadow {
 
     /// Forgets the reports of pods that are no longer there.
     pub fn keep_pods(&mut self, pods: &PodSet) {
-        self.reported.retain(|reported| {
-            reported.parse::<Signal>().is_ok() || pods.entry(reported).is_some()
-        });
-    }
-
-    /// Forgets the reports for signals that are no longer short; whether there were any.
-    fn forget_resolved(&mut self, short: &[Signal]) -> bool {
-        let before = self.reported.len();
-        self.reported.retain(|reported| {
-            // Anything else is a pod above a limit of its own.
-            reported
-                .parse()
-                .map_or(true, |signal: Signal| short.contains(&signal))
-        });
-        self.reported.len() != before
+        self.reported.retain(|uid| pods.entry(uid).is_some());
     }
 }
 
@@ -103,34 +89,30 @@ impl ManagerLoop {
         {
             under_way.is_hard_due.store(false, Ordering::Relaxed);
         }
-        if self.shadow.forget_resolved(&short) {
-            // A shadow victim of this pressure is a pod like any other under the next one.
-            self.planner.forget_victims();
+        if self.planner.forget_shadow_reports() {
             self.limiter.forget_shadow_victims(ShadowChooser::Manager);
         }
         for eviction in evictions {
-            let reported = match eviction.cause {
-                Cause::Pressure(signal) => signal.to_string(),
-                Cause::LocalStorage(_) => eviction.uid.clone(),
-            };
-            // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
-            if self.shadow.on && self.shadow.reported.contains(&reported) {
-                match eviction.cause {
-                    Cause::Pressure(_) => self.planner.cancel_eviction(&eviction.uid),
-                    // It is the pod that was reported.
-                    Cause::LocalStorage(_) => {
-                        self.planner
-                            .note_outcome(&eviction.uid, KillOutcome::Shadow);
-                    }
-                }
+            let (cause, is_hard) = (eviction.cause, !eviction.is_soft);
+            let uid = eviction.uid.clone();
+            let is_of_limit = matches!(cause, Cause::LocalStorage(_));
+            if self.shadow.on && is_of_limit && self.shadow.reported.contains(&uid) {
+                // It lives on, above its limit.
+                self.planner.note_outcome(&uid, KillOutcome::Shadow);
                 continue;
             }
             let is_reported = match eviction.is_soft {
                 true => self.request(eviction, seen),
                 false => self.kill(eviction, seen, wake),
             };
-            if self.shadow.on && is_reported {
-                self.shadow.reported.insert(reported);
+            if !self.shadow.on || !is_reported {
+                continue;
+            }
+            match cause {
+                Cause::Pressure(signal) => self.planner.note_reported_in_shadow(signal, is_hard),
+                Cause::LocalStorage(_) => {
+                    self.shadow.reported.insert(uid);
+                }
             }
         }
     }

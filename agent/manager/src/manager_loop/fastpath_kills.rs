@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{
-    Observation, Observations, RestoredState, Signal,
+    Observation, Observations, RestoredState, Signal, Threshold,
     record::KillOutcome,
     units::{SECOND, signed},
 };
@@ -157,6 +157,10 @@ impl ManagerLoop {
             return;
         }
         self.reporter.note_eviction(signal.node_condition());
+        let is_met = |t: &&Threshold| t.signal == signal && t.is_hard();
+        if let Some(met) = self.planner.thresholds().find(is_met) {
+            self.reporter.set_cause(&met.to_string());
+        }
         let now = signed(monotonic_ns());
         let seen = self.sources.sample(now);
         let mut dip = seen;
@@ -178,7 +182,7 @@ impl ManagerLoop {
             }
         }
         if outcome.is_shadow() {
-            self.shadow.reported.insert(signal.to_string());
+            self.planner.note_reported_in_shadow(signal, true);
         }
         let node = self.node.with_ended(&dip);
         self.planner

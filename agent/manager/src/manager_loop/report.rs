@@ -101,7 +101,11 @@ impl NodeReporter {
         }
         for blocked in &plan.blocked {
             if let Some(met) = met(&blocked.threshold) {
-                self.emit(ManagerEvent::NoCandidates(met, blocked.denied));
+                self.emit(ManagerEvent::NoCandidates {
+                    met,
+                    denied: blocked.denied,
+                    urgent_only: blocked.urgent_only,
+                });
             }
         }
         let mut thresholds = planner.thresholds();

@@ -171,6 +171,7 @@ fn a_container_without_a_limit_has_the_kubelets_capacity() {
             .sample()
             .unwrap();
         assert_eq!(guarded.guarded_available, 90 * MIB);
+        assert_eq!(guarded.kubelet_available, 500 * MIB);
         assert_eq!(guarded.shortage.headroom.immediate, 90 * MIB);
     }
 }

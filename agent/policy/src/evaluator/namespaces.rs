@@ -45,6 +45,21 @@ impl PolicyEvaluator {
             .collect()
     }
 
+    /// Those of [`Self::conflicts`] whose policies contradict each other on a pod that is here now.
+    pub fn present_conflicts(&self) -> Vec<(Applied, Applied)> {
+        let state = self.state();
+        let pods = state.pods.values();
+        let pairs = pods.flat_map(|held| held.ruling.conflicts());
+        let present: BTreeSet<_> = pairs
+            .map(|(one, other)| (&one.policy.name, &other.policy.name))
+            .collect();
+        let reported = state.reported_contradictions.iter();
+        reported
+            .filter(|((one, other), _)| present.contains(&(one, other)))
+            .map(|(_, rules)| rules.clone())
+            .collect()
+    }
+
     /// Counts changes of the pods on this node and of their namespaces' labels.
     pub fn pods_revision(&self) -> u64 {
         self.state().pods_revision

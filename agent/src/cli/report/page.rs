@@ -289,7 +289,8 @@ fn kubelet(incident: &Incident) -> String {
         return "What the kubelet would have found is not known: the kernel's program has killed, before the agent looked."
             .to_owned();
     }
-    if eviction.available >= eviction.threshold {
+    let counted = eviction.kubelet_available.unwrap_or(eviction.available);
+    if counted >= eviction.threshold {
         return "The kubelet would have done nothing: by its count the threshold was not met."
             .to_owned();
     }

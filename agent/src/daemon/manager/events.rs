@@ -5,7 +5,6 @@ use evictd_manager::{
     Command, ManagerEvent, MitigationRequest, NodeReclaimOutcome, NodeReclaimRequest,
 };
 use evictd_store::record::Record;
-use evictd_sys::clock::monotonic_ns;
 
 use crate::daemon::{Agent, pods::PodSource};
 
@@ -40,14 +39,17 @@ impl Agent {
                 let record = self.eviction_log.record_met(met, self.config.shadow);
                 self.append_to_journal(record);
             }
-            ManagerEvent::NoCandidates(met, denied) => {
-                let limiter = self.policies.evaluator.limiter();
+            ManagerEvent::NoCandidates {
+                met,
+                denied,
+                urgent_only,
+            } => {
                 tracing::error!(
                     signal = %met.signal,
                     available = met.available,
                     threshold = met.threshold,
-                    paused = limiter.is_paused(),
-                    urgent_only = !limiter.allows_paced(monotonic_ns()),
+                    paused = self.policies.evaluator.limiter().is_paused(),
+                    urgent_only,
                     denied,
                     "the threshold is met and no pod may be evicted"
                 );

@@ -157,7 +157,7 @@ impl Policies {
         };
         let evaluator = Arc::clone(&self.evaluator);
         let conflicts = move || {
-            let pairs = evaluator.conflicts().into_iter();
+            let pairs = evaluator.present_conflicts().into_iter();
             let rules = pairs.map(|(one, other)| format!("{} {}", one.name(), other.name()));
             rules.map(|rules| (rules, true)).collect()
         };

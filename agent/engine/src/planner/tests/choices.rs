@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    RestoredPending,
+    BlockedThreshold, NodeCondition, RestoredPending,
     limiter::{EvictionKind, EvictionLimiter},
     model::managed::tests::BarePod,
     pace::Pace,
@@ -678,6 +678,52 @@ fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
     assert_eq!(node.look(SECOND).blocked[0].denied, 1, "by the rate");
 }
 
+/// The fleet brake, policies that are awaited, or an API server that takes no DELETE hold back what is not urgent.
+#[test]
+fn a_threshold_for_which_no_pod_may_go_at_the_kubelets_pace_is_reported_once() {
+    for (mode, held) in [
+        (Mode::Evictd, "paced"),
+        (Mode::Evictd, "removals"),
+        (Mode::Kubelet, "paced"),
+    ] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.planner.settings.mode = mode;
+        node.pod("free", [500, 0, 1]);
+        node.bounds.allows_paced = held != "paced";
+        node.bounds.awaits_removals = held == "removals";
+        node.see(DISK, 900);
+        let plan = node.look(SECOND);
+        assert!(plan.evictions.is_empty());
+        let blocked = |blocked: &BlockedThreshold| (blocked.denied, blocked.urgent_only);
+        let blocked: Vec<_> = plan.blocked.iter().map(blocked).collect();
+        assert_eq!(blocked, [(0, true)], "{mode:?} {held}");
+        assert!(node.look(2 * SECOND).blocked.is_empty());
+        node.bounds = NodeBounds::default();
+        assert_eq!(node.look(3 * SECOND).evictions.len(), 1);
+    }
+}
+
+/// A pod that cannot be killed, or does not end, goes for nothing: the others are denied all the same.
+#[test]
+fn a_pod_that_does_not_go_silences_no_threshold() {
+    for is_refused in [true, false] {
+        let mut node = Node::new(vec![hard(TASKS, 1000)], false);
+        node.pod("stays", [0, 0, 500]);
+        node.pod("denied", [0, 0, 500]);
+        node.pods[1].is_denied = true;
+        node.see(TASKS, 900);
+        let goes = (1..15).find(|s| !node.look(s * SECOND).evictions.is_empty());
+        let went = goes.unwrap();
+        if is_refused {
+            node.planner.note_outcome("stays", KillOutcome::Refused(1));
+        }
+        let reported = (went + 1..60).find(|s| !node.look(s * SECOND).blocked.is_empty());
+        // Its second of grace, and ten that it may be late.
+        let expected = if is_refused { went + 10 } else { went + 11 };
+        assert_eq!(reported, Some(expected), "{is_refused}");
+    }
+}
+
 /// A dip below the hard threshold overrides no budget.
 // R5, R43
 #[test]
@@ -1011,5 +1057,78 @@ fn a_threshold_that_comes_into_force_is_met_from_then_on() {
         }
         node.pods[0].is_denied = false;
         assert_eq!(goes(&mut node, 30_000), Some(10_050), "{is_shadow}");
+    }
+}
+
+/// What shadow mode has chosen for a threshold keeps no other one from a decision, be it of the same signal or of another one
+/// of the same resource.
+// R47
+#[test]
+fn shadow_mode_decides_once_for_each_threshold() {
+    const IMAGES: Signal = Signal::ImageFsAvailable;
+    for mode in [Mode::Evictd, Mode::Kubelet] {
+        let thresholds = vec![soft(DISK, 2000), hard(DISK, 1000), hard(IMAGES, 1000)];
+        let mut node = Node::new(thresholds, false);
+        node.planner.settings.mode = mode;
+        node.pod("logs", [700, 0, 1]);
+        node.pod("layer", [1, 0, 1]);
+        let usage = node.usages.get_mut("layer").unwrap();
+        usage.containers[0].rootfs.bytes = Some(600);
+        let see = |node: &mut Node, disk: i64, images: i64, seconds: std::ops::Range<i64>| {
+            node.see(DISK, disk);
+            node.see(IMAGES, images);
+            let mut decided = Vec::new();
+            for second in seconds {
+                let mut plan = node.look(second * SECOND);
+                node.planner.forget_shadow_reports();
+                let mut evictions = std::mem::take(&mut plan.evictions);
+                if !plan.node_reclaim.is_empty() {
+                    evictions.extend(node.after_reclaim(second * SECOND, &plan));
+                }
+                for (eviction, (_, signal)) in evictions.iter().zip(chosen(&evictions)) {
+                    let is_hard = !eviction.is_soft;
+                    node.planner
+                        .note_outcome(&eviction.uid, KillOutcome::Shadow);
+                    node.planner.note_reported_in_shadow(signal, is_hard);
+                    decided.push((eviction.name.clone(), signal, is_hard));
+                }
+            }
+            decided
+        };
+        let on = |name: &str, signal, is_hard| vec![(name.to_owned(), signal, is_hard)];
+        let soft = see(&mut node, 1500, 2000, 1..60);
+        assert_eq!(soft, on("logs", DISK, false), "{mode:?}");
+        let hard = see(&mut node, 900, 2000, 60..120);
+        assert_eq!(hard, on("logs", DISK, true), "{mode:?}");
+        let other = see(&mut node, 900, 900, 120..180);
+        assert_eq!(other, on("layer", IMAGES, true), "{mode:?}");
+        // The soft threshold stays met.
+        assert_eq!(see(&mut node, 1500, 900, 180..240), [], "{mode:?}");
+        let again = see(&mut node, 900, 900, 240..300);
+        assert_eq!(again, on("logs", DISK, true), "{mode:?}");
+    }
+}
+
+/// The threshold of the pods' cgroup is cut where its limit is not above it: then the manager does not observe it.
+// R6
+#[test]
+fn a_kill_of_the_fast_path_makes_the_condition_true_without_an_observation() {
+    let signal = Signal::AllocatableMemoryAvailable;
+    for (outcome, conditions) in [
+        (KillOutcome::Killed, vec![NodeCondition::MemoryPressure]),
+        (KillOutcome::Refused(1), vec![]),
+    ] {
+        let mut node = Node::new(vec![hard(signal, 1000)], false);
+        node.pod("hog", [0, 0, 1]);
+        let dip = Snapshot {
+            observations: &node.observations,
+            pods: &node.pods,
+            usages: &node.usages,
+            bounds: node.bounds,
+        };
+        node.planner
+            .note_fastpath_eviction(SECOND, dip, "hog", signal, outcome);
+        assert_eq!(node.look(2 * SECOND).conditions, conditions, "{outcome:?}");
+        assert!(node.look(302 * SECOND).conditions.is_empty());
     }
 }

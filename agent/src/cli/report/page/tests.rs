@@ -129,7 +129,7 @@ fn the_kubelet_acts_at_its_own_time_and_by_its_own_order() {
         calm,
         "The kubelet would have evicted default/hog at its next look, at most 10 s later."
     );
-    let guarded = said(|i| i["eviction"]["available"] = (65 * MIB).into());
+    let guarded = said(|i| i["eviction"]["kubeletAvailable"] = (65 * MIB).into());
     assert!(guarded.contains("would have done nothing"), "{guarded}");
     let instant = said(|i| i["eviction"]["pace"]["exhaustedIn"] = 1_000_000.into());
     assert!(instant.contains("in less than 1 of 100 cases"), "{instant}");
