@@ -147,7 +147,7 @@ pub struct TriggerState {
 /// CLOCK_MONOTONIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GuardLease {
+pub struct AgentLease {
     /// [`LAYOUT`].
     pub layout: u64,
     /// Moment until which the agent counts as alive, unless a crossing stays unread for [`ABSENT_AFTER_NS`].
@@ -216,7 +216,7 @@ pub struct TriggerEvent {
 
 crate::plain_old_data!(
     KernelKillRecord = 2 * 8,
-    GuardLease = 4 * 8,
+    AgentLease = 4 * 8,
     TriggerEvent = 5 * 8 + 2 * 4,
     MemoryTrigger = 4 * 8 + 2 * 4,
     TriggerState = 8 * 8,

@@ -188,7 +188,7 @@ fn check_all(context: *mut c_void, memcg: Address, mut note: impl FnMut(u64)) {
         let state = unsafe { &mut *state };
         note(check(&mut charge, slot, trigger, state));
     }
-    guard::stand_in();
+    guard::kill_without_agent();
 }
 
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent

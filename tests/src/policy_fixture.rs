@@ -12,7 +12,7 @@ use evictd_policy::{
 use crate::{policies::scoped, prelude::*};
 
 /// Evaluator that keeps permits, and the pods that have them.
-pub struct Kept {
+pub struct PolicyFixture {
     pub evaluator: Arc<PolicyEvaluator>,
     pub table: Box<PodTable>,
     pub node: Node,
@@ -73,11 +73,11 @@ pub fn pod(number: usize) -> String {
     format!("pod-{number}")
 }
 
-pub fn may_go(kept: &Kept, number: usize) -> bool {
+pub fn may_go(kept: &PolicyFixture, number: usize) -> bool {
     kept.may_go(&pod(number))
 }
 
-impl Kept {
+impl PolicyFixture {
     /// A node with these pods, which run.
     pub fn new(
         name: &str,

@@ -20,7 +20,7 @@ pub fn store() -> Arc<PolicyStore> {
 }
 
 /// A scripted API server, and the agent's parts that listen to it.
-pub struct Following {
+pub struct WatchFixture {
     pub server: ApiServer,
     pub connection: Arc<ApiClient>,
     pub store: Arc<PolicyStore>,
@@ -30,7 +30,7 @@ pub struct Following {
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
-impl Following {
+impl WatchFixture {
     /// A server that was prepared, without watchers yet.
     pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> Result<Self> {
         let mut server = ApiServer::start()?;

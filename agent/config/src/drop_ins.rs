@@ -18,7 +18,7 @@ use super::{
 /// The extension of the files; others are ignored.
 const EXTENSION: &str = "conf";
 /// Most files that are read. The kubelet has no limit.
-const MOST_FILES: usize = 1024;
+const MAX_FILES: usize = 1024;
 /// The fields that name a document's type.
 const TYPE: [&str; 2] = ["apiVersion", "kind"];
 pub(super) const HARD: &str = "evictionHard";
@@ -55,8 +55,8 @@ fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), ConfigError
         if entry.file_type().map_err(failed)?.is_dir() {
             collect(&path, found)?;
         } else if path.extension().is_some_and(|e| e == EXTENSION) {
-            if found.len() == MOST_FILES {
-                let reason = format!("more than {MOST_FILES} files");
+            if found.len() == MAX_FILES {
+                let reason = format!("more than {MAX_FILES} files");
                 return Err(failed(io::Error::other(reason)));
             }
             found.push(path);
@@ -77,15 +77,15 @@ pub fn read(directory: &Path) -> Result<Vec<(Value, Vec<String>)>, ConfigError> 
 }
 
 fn read_one(path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
-    let (document, forgiven) = read_kubelet_document(path)?;
+    let (document, lenient_warnings) = read_kubelet_document(path)?;
     let wrong = |reason| syntax(path, reason);
     match &document {
-        Value::Null => return Ok((Value::Object(Map::new()), forgiven)),
+        Value::Null => return Ok((Value::Object(Map::new()), lenient_warnings)),
         Value::Object(_) => {}
         _ => return Err(wrong("must be a map of fields".to_owned())),
     }
     match document["kind"].as_str() {
-        None | Some("KubeletConfiguration") => Ok((document, forgiven)),
+        None | Some("KubeletConfiguration") => Ok((document, lenient_warnings)),
         Some(kind) => Err(wrong(format!(
             "kind: {kind:?}: must be KubeletConfiguration"
         ))),

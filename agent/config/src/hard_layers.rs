@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use evictd_engine::{
-    Raised, Signal, Threshold, ThresholdValue,
+    RaisedValue, Signal, Threshold, ThresholdValue,
     model::{signal::Resource, threshold::parse_value},
 };
 
 use super::{
     ConfigError,
     origin::{Origin, Origins},
-    statements::statements,
-    thresholds::{Statements, parse_signal, parse_thresholds},
+    signal_values::signal_values,
+    thresholds::{SignalValues, parse_signal, parse_thresholds},
 };
 use crate::decode::ObjectDecoder;
 
@@ -20,27 +20,27 @@ pub(super) const FALLBACK: &str = "evictionHardFallback";
 
 /// The highest share of the capacity to which a step raises a threshold on memory, so that a small node does not evict
 /// at once.
-const MOST_MEMORY: f32 = 0.1;
+const MAX_MEMORY: f32 = 0.1;
 /// Highest share of the capacity to which a step raises a threshold on any other signal: on disks the kubelet's
 /// defaults alone reach 15 %.
-const MOST: f32 = 0.25;
+const MAX: f32 = 0.25;
 
 /// The values of both fields.
 #[derive(Debug, Default)]
 pub struct HardLayers {
     /// `evictionHardFallback`: hard thresholds for signals that the kubelet's configuration does not name.
-    pub fallback: Option<Statements>,
+    pub fallback: Option<SignalValues>,
     /// `evictionHardAboveKubelet`: the step that is added to the kubelet's hard threshold of each signal.
     above: BTreeMap<Signal, ThresholdValue>,
 }
 
 impl HardLayers {
     pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
-        let fallback = statements(fields, FALLBACK, '<')?;
+        let fallback = signal_values(fields, FALLBACK, '<')?;
         if let Some(fallback) = &fallback {
             parse_thresholds(FALLBACK, fallback)?;
         }
-        let texts = statements(fields, ABOVE, '=')?.unwrap_or_default();
+        let texts = signal_values(fields, ABOVE, '=')?.unwrap_or_default();
         let mut above = BTreeMap::new();
         for (name, text) in texts {
             let signal = parse_signal(ABOVE, &name, &text)?;
@@ -70,7 +70,7 @@ impl HardLayers {
                 signal => signal,
             };
             if let Some(step) = self.above.get(&signal) {
-                threshold.value = ThresholdValue::Raised(Box::new(Raised {
+                threshold.value = ThresholdValue::RaisedValue(Box::new(RaisedValue {
                     base: threshold.value.clone(),
                     step: step.clone(),
                     most: most(signal),
@@ -82,8 +82,8 @@ impl HardLayers {
 
 fn most(signal: Signal) -> f32 {
     match signal.resource() {
-        Resource::Memory => MOST_MEMORY,
-        _ => MOST,
+        Resource::Memory => MAX_MEMORY,
+        _ => MAX,
     }
 }
 

@@ -8,8 +8,8 @@ use super::{
     ConfigError, duration,
     hard_layers::HardLayers,
     origin::{Origin, Origins},
-    statements::statements,
-    thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
+    signal_values::signal_values,
+    thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, SignalValues, ThresholdTexts},
 };
 use crate::decode::ObjectDecoder;
 
@@ -29,10 +29,10 @@ const ENFORCEABLE: [&str; 6] = [
 /// The fields of one file; `None` is an absent field.
 #[derive(Debug, Default)]
 pub struct EvictionFields {
-    hard: Option<Statements>,
-    soft: Option<Statements>,
-    soft_grace_period: Option<Statements>,
-    minimum_reclaim: Option<Statements>,
+    hard: Option<SignalValues>,
+    soft: Option<SignalValues>,
+    soft_grace_period: Option<SignalValues>,
+    minimum_reclaim: Option<SignalValues>,
     max_pod_grace_period: Option<i32>,
     pressure_transition_period: Option<Duration>,
     merge_defaults: Option<bool>,
@@ -50,10 +50,10 @@ impl EvictionFields {
     /// A field whose value cannot be used.
     pub fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         Ok(Self {
-            hard: statements(fields, "evictionHard", '<')?,
-            soft: statements(fields, "evictionSoft", '<')?,
-            soft_grace_period: statements(fields, "evictionSoftGracePeriod", '=')?,
-            minimum_reclaim: statements(fields, "evictionMinimumReclaim", '=')?,
+            hard: signal_values(fields, "evictionHard", '<')?,
+            soft: signal_values(fields, "evictionSoft", '<')?,
+            soft_grace_period: signal_values(fields, "evictionSoftGracePeriod", '=')?,
+            minimum_reclaim: signal_values(fields, "evictionMinimumReclaim", '=')?,
             max_pod_grace_period: fields.int32("evictionMaxPodGracePeriod")?,
             pressure_transition_period: transition_period(fields)?,
             merge_defaults: fields.boolean("mergeDefaultEvictionSettings")?,
@@ -147,7 +147,7 @@ impl EvictionFields {
         Ok((config, origins))
     }
 
-    fn parse(self, hard: Statements) -> Result<EvictionConfig, ConfigError> {
+    fn parse(self, hard: SignalValues) -> Result<EvictionConfig, ConfigError> {
         let texts = ThresholdTexts {
             hard,
             soft: self.soft.unwrap_or_default(),
@@ -179,16 +179,16 @@ impl EvictionFields {
 /// The hard thresholds, each with its origin. evictd's own map replaces the kubelet's as a whole. The fallback holds
 /// for signals that the kubelet's map does not name, and replaces the defaults where there is no map.
 fn layers(
-    own: Option<Statements>,
-    kubelet: Option<Statements>,
-    fallback: Option<&Statements>,
+    own: Option<SignalValues>,
+    kubelet: Option<SignalValues>,
+    fallback: Option<&SignalValues>,
     merge_defaults: bool,
 ) -> BTreeMap<String, (String, Origin)> {
     let defaults = DEFAULT_EVICTION_HARD.iter();
     let defaults = defaults.map(|(signal, value)| (signal.to_string(), (*value).to_owned()));
     let is_unset = own.is_none() && kubelet.is_none();
     let with_defaults = merge_defaults || is_unset && fallback.is_none();
-    let defaults: Option<Statements> = with_defaults.then(|| defaults.collect());
+    let defaults: Option<SignalValues> = with_defaults.then(|| defaults.collect());
     let fallback = fallback.filter(|_| own.is_none()).cloned();
     // A later layer replaces an earlier one. Defaults that the kubelet merges into its map are part of that map.
     let below = match is_unset {
@@ -200,9 +200,9 @@ fn layers(
         None => (kubelet, Origin::Kubelet),
     };
     let all = below.into_iter().chain([above]);
-    let all = all.flat_map(|(statements, origin)| {
-        let statements = statements.unwrap_or_default().into_iter();
-        statements.map(move |(signal, text)| (signal, (text, origin)))
+    let all = all.flat_map(|(signal_values, origin)| {
+        let signal_values = signal_values.unwrap_or_default().into_iter();
+        signal_values.map(move |(signal, text)| (signal, (text, origin)))
     });
     all.collect()
 }

@@ -22,8 +22,8 @@ mod origin;
 mod pinned_guard;
 pub mod pod_manifest;
 mod policy;
+mod signal_values;
 mod source;
-mod statements;
 mod thresholds;
 
 pub use cluster::{
@@ -42,7 +42,7 @@ pub use origin::{Origin, Origins};
 pub use pinned_guard::PinnedGuardConfig;
 pub use policy::PolicyConfig;
 pub use source::{KubeletDocument, KubeletFiles, KubeletSource, Unreadable};
-pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
+pub use thresholds::{DEFAULT_EVICTION_HARD, SignalValues, ThresholdTexts};
 
 #[cfg(test)]
 mod reference;

@@ -15,7 +15,7 @@ const THROTTLE_TIME: Duration = Duration::from_secs(60);
 /// Default of `throttle.pods`: how many pods are throttled.
 const THROTTLED_PODS: u64 = 2;
 /// Largest value of `throttle.pods`.
-const MOST_THROTTLED_PODS: u64 = 100;
+const MAX_THROTTLED_PODS: u64 = 100;
 
 /// What is to be said of the step's deprecated name.
 const BRAKE: &str = "graduatedAction.brake is the former name of graduatedAction.throttle, and will be removed in the next release";
@@ -41,8 +41,8 @@ pub(super) fn take(
         let pods = pods.unwrap_or_else(|| THROTTLED_PODS.into());
         let number = pods
             .as_u64()
-            .filter(|n| (1..=MOST_THROTTLED_PODS).contains(n));
-        let reason = format!("must be a whole number between 1 and {MOST_THROTTLED_PODS}");
+            .filter(|n| (1..=MAX_THROTTLED_PODS).contains(n));
+        let reason = format!("must be a whole number between 1 and {MAX_THROTTLED_PODS}");
         let number = number.and_then(|n| usize::try_from(n).ok());
         let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
         let time_limit = time_limit(&mut throttle)?.unwrap_or(THROTTLE_TIME);

@@ -52,8 +52,8 @@ impl KubeletFiles {
         let (base, of_base) = base.transpose()?.unzip();
         let drop_ins = self.directory.as_deref().map(drop_ins::read).transpose()?;
         let (drop_ins, of_drop_ins): (_, Vec<_>) = drop_ins.into_iter().flatten().unzip();
-        let forgiven = of_base.into_iter().chain(of_drop_ins).flatten();
-        Ok((drop_ins::merge(base, drop_ins), forgiven.collect()))
+        let lenient_warnings = of_base.into_iter().chain(of_drop_ins).flatten();
+        Ok((drop_ins::merge(base, drop_ins), lenient_warnings.collect()))
     }
 }
 
@@ -140,13 +140,13 @@ pub struct KubeletDocument {
     pub unreadable: Option<Unreadable>,
     /// Mistakes that the kubelet forgives, each with its path and what holds: a key that is there twice, a second YAML
     /// document.
-    pub forgiven: Vec<String>,
+    pub lenient_warnings: Vec<String>,
 }
 
 impl KubeletDocument {
     /// The answer of the running kubelet. The defaults and what was merged stand in it already, and a map without entries is
     /// left out (`omitempty`).
-    pub fn of_configz(mut document: Value) -> Self {
+    pub fn from_configz(mut document: Value) -> Self {
         if let Some(fields) = document.as_object_mut() {
             fields.remove(MERGE_DEFAULTS);
             fields.entry(HARD).or_insert_with(|| Map::new().into());
@@ -155,7 +155,7 @@ impl KubeletDocument {
             source: KubeletSource::Configz,
             document: Some(document),
             unreadable: None,
-            forgiven: Vec::new(),
+            lenient_warnings: Vec::new(),
         }
     }
 
@@ -215,11 +215,11 @@ impl KubeletDocument {
                 }
                 _ => Self::default(),
             }),
-            Ok((document, forgiven)) => Ok(Self {
+            Ok((document, lenient_warnings)) => Ok(Self {
                 source: File,
                 document,
                 unreadable: missing,
-                forgiven,
+                lenient_warnings,
             }),
             Err(error) if cannot_be_read(&error) => Ok(Self {
                 source: match before.source {
@@ -229,7 +229,7 @@ impl KubeletDocument {
                 },
                 document: before.document.clone(),
                 unreadable: Some(Unreadable::File(error.to_string())),
-                forgiven: Vec::new(),
+                lenient_warnings: Vec::new(),
             }),
             Err(error) => Err(error),
         }
@@ -265,7 +265,7 @@ mod tests {
         let said = missing.unreadable.as_ref().unwrap().to_string();
         assert!(said.contains("kubelet.yaml: No such file"), "{said}");
         let asked = json!({"cgroupsPerQOS": false, "mergeDefaultEvictionSettings": true});
-        let asked = KubeletDocument::of_configz(asked);
+        let asked = KubeletDocument::from_configz(asked);
         // It has no thresholds: what is in force stands in the answer.
         let shown = json!({"cgroupsPerQOS": false, "evictionHard": {}});
         assert_eq!(asked.document, Some(shown));
@@ -306,8 +306,8 @@ mod tests {
         let document = lenient.document.unwrap();
         assert_eq!(document["evictionHard"]["memory.available"], "2Gi");
         assert_eq!(document["d"], 2);
-        let [of_file, of_drop_in] = &lenient.forgiven[..] else {
-            panic!("{:?}", lenient.forgiven);
+        let [of_file, of_drop_in] = &lenient.lenient_warnings[..] else {
+            panic!("{:?}", lenient.lenient_warnings);
         };
         assert!(
             of_file.contains("kubelet.yaml: ") && of_file.contains("memory.available"),
@@ -316,7 +316,7 @@ mod tests {
         assert!(of_drop_in.contains("a.conf: "), "{of_drop_in}");
         assert!(of_file.ends_with(": the last value holds"), "{of_file}");
         // A second document, and one that is empty: the kubelet takes the first one.
-        for (more, forgiven) in [
+        for (more, lenient_warnings) in [
             ("b: 1\n---\nb: [1]\n", 1),
             ("b: 1\n---\n", 1),
             ("b: 0\nb: 1\n---\n", 2),
@@ -324,21 +324,21 @@ mod tests {
             fs::write(&path, more).unwrap();
             let first = read(&none).unwrap();
             assert_eq!(first.document, Some(json!({"b": 1})), "{more}");
-            let said = first.forgiven.last().unwrap();
+            let said = first.lenient_warnings.last().unwrap();
             assert!(
                 said.ends_with("more than one document: the first one holds"),
                 "{said}"
             );
-            assert_eq!(first.forgiven.len(), forgiven, "{more}");
+            assert_eq!(first.lenient_warnings.len(), lenient_warnings, "{more}");
         }
         for one in ["---\nb: 1\n", "b: 1\n...\n"] {
             fs::write(&path, one).unwrap();
-            assert_eq!(read(&none).unwrap().forgiven, [""; 0], "{one}");
+            assert_eq!(read(&none).unwrap().lenient_warnings, [""; 0], "{one}");
         }
         fs::write(&path, "a: 1\na: [").unwrap();
         assert!(matches!(read(&none), Err(ConfigError::Syntax { .. })));
         fs::write(&path, "b: 2").unwrap();
-        assert_eq!(read(&none).unwrap().forgiven, [""; 0]);
+        assert_eq!(read(&none).unwrap().lenient_warnings, [""; 0]);
         fs::remove_file(&path).unwrap();
 
         // A named pipe has the length 0, but is not empty.
@@ -441,7 +441,7 @@ mod tests {
         for before in [KubeletDocument::default(), none, alone] {
             assert_eq!(read(&before), KubeletDocument::default(), "{before:?}");
         }
-        let asked = KubeletDocument::of_configz(json!({"a": 1}));
+        let asked = KubeletDocument::from_configz(json!({"a": 1}));
         assert_eq!(read(&asked), asked);
         let silent = KubeletDocument::without_configz("no answer");
         assert_eq!(read(&silent), silent);

@@ -10,7 +10,7 @@ use evictd_engine::{
 use super::{ConfigError, duration};
 
 /// Signal names with the texts of their values, sorted by name; the kubelet's maps have no order.
-pub type Statements = BTreeMap<String, String>;
+pub type SignalValues = BTreeMap<String, String>;
 
 /// The kubelet's default hard thresholds on Linux (`DefaultEvictionHard`).
 pub const DEFAULT_EVICTION_HARD: [(Signal, &str); 5] = [
@@ -28,13 +28,13 @@ pub const ENFORCE_PODS: &str = "pods";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdTexts {
     /// `evictionHard`: signal to quantity or percentage.
-    pub hard: Statements,
+    pub hard: SignalValues,
     /// `evictionSoft`: signal to quantity or percentage.
-    pub soft: Statements,
+    pub soft: SignalValues,
     /// `evictionSoftGracePeriod`: signal to duration.
-    pub soft_grace_period: Statements,
+    pub soft_grace_period: SignalValues,
     /// `evictionMinimumReclaim`: signal to quantity or percentage.
-    pub minimum_reclaim: Statements,
+    pub minimum_reclaim: SignalValues,
     /// `enforceNodeAllocatable`.
     pub enforce_node_allocatable: Vec<String>,
 }
@@ -70,7 +70,10 @@ impl ThresholdTexts {
             .iter()
             .any(|key| key == ENFORCE_PODS)
         {
-            let allocatable: Vec<_> = thresholds.iter().filter_map(allocatable_twin).collect();
+            let allocatable: Vec<_> = thresholds
+                .iter()
+                .filter_map(allocatable_counterpart)
+                .collect();
             thresholds.extend(allocatable);
         }
         Ok(thresholds)
@@ -78,7 +81,7 @@ impl ThresholdTexts {
 }
 
 /// The threshold for the pods' cgroup that follows from the node's hard memory threshold.
-fn allocatable_twin(threshold: &Threshold) -> Option<Threshold> {
+fn allocatable_counterpart(threshold: &Threshold) -> Option<Threshold> {
     (threshold.signal == Signal::MemoryAvailable && threshold.is_hard()).then(|| Threshold {
         signal: Signal::AllocatableMemoryAvailable,
         ..threshold.clone()
@@ -92,10 +95,10 @@ pub(super) fn parse_signal(field: &str, name: &str, value: &str) -> Result<Signa
 
 pub(super) fn parse_thresholds(
     field: &str,
-    statements: &Statements,
+    signal_values: &SignalValues,
 ) -> Result<Vec<Threshold>, ConfigError> {
-    let mut thresholds = Vec::with_capacity(statements.len());
-    for (name, text) in statements {
+    let mut thresholds = Vec::with_capacity(signal_values.len());
+    for (name, text) in signal_values {
         let signal = parse_signal(field, name, text)?;
         let value = parse_threshold_value(text)
             .map_err(|reason| ConfigError::text(format!("{field}.{name}"), text, reason))?;
@@ -111,10 +114,12 @@ pub(super) fn parse_thresholds(
     Ok(thresholds)
 }
 
-fn parse_grace_periods(statements: &Statements) -> Result<BTreeMap<Signal, Duration>, ConfigError> {
+fn parse_grace_periods(
+    signal_values: &SignalValues,
+) -> Result<BTreeMap<Signal, Duration>, ConfigError> {
     let field = "evictionSoftGracePeriod";
     let mut periods = BTreeMap::new();
-    for (name, text) in statements {
+    for (name, text) in signal_values {
         let signal = parse_signal(field, name, text)?;
         let period = duration::parse(text)
             .map_err(|e| ConfigError::text(format!("{field}.{name}"), text, e))?;
@@ -124,11 +129,11 @@ fn parse_grace_periods(statements: &Statements) -> Result<BTreeMap<Signal, Durat
 }
 
 fn parse_minimum_reclaims(
-    statements: &Statements,
+    signal_values: &SignalValues,
 ) -> Result<BTreeMap<Signal, ThresholdValue>, ConfigError> {
     let field = "evictionMinimumReclaim";
     let mut reclaims = BTreeMap::new();
-    for (name, text) in statements {
+    for (name, text) in signal_values {
         let signal = parse_signal(field, name, text)?;
         let value = parse_value(text).and_then(|value| match &value {
             ThresholdValue::Percentage(share) if *share <= 0.0 => {

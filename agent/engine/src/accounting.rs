@@ -93,7 +93,12 @@ impl Floor<'_> {
 impl MemoryThresholds {
     /// Builds the amounts from the largest hard threshold of `signal`; without one all of them are zero, and there is
     /// no floor.
-    pub fn of(thresholds: &[Threshold], signal: Signal, capacity: u64, floor: Floor<'_>) -> Self {
+    pub fn from_thresholds(
+        thresholds: &[Threshold],
+        signal: Signal,
+        capacity: u64,
+        floor: Floor<'_>,
+    ) -> Self {
         let capacity = signed(capacity);
         let Some(threshold) = hard_threshold(thresholds, signal, capacity) else {
             return Self::default();
@@ -433,14 +438,15 @@ impl Accounting {
         // The kernel's own count of the machine is the better one.
         let machine = guard.filter(|_| self.is_machine);
         let Balance { used, left, slab } = self.balance(reading, reclaimable, machine);
-        let unwritten = match guard {
+        let dirty_or_writeback = match guard {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
-        let deferred = unwritten.saturating_add(slab).min(left);
+        let deferred = dirty_or_writeback.saturating_add(slab).min(left);
         let protected = self.protected.min(reading.reclaimable());
         // What is protected stays when it is written.
-        let freed_when_written = unwritten.min(left.saturating_sub(slab.saturating_add(protected)));
+        let freed_when_written =
+            dirty_or_writeback.min(left.saturating_sub(slab.saturating_add(protected)));
         let protected = protected.min(left - deferred);
         // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds
         // enough.
@@ -466,8 +472,8 @@ impl Accounting {
                 deferred_per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
-            unwritten: freed_when_written,
-            awaits_writeback: unwritten > 0
+            dirty_or_writeback: freed_when_written,
+            awaits_writeback: dirty_or_writeback > 0
                 && self.guard.is_some_and(|guard| {
                     guard.source == MemoryGuardSource::Written { is_awaited: true }
                 }),

@@ -69,7 +69,7 @@ impl Watched {
 
 impl Growers {
     /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump).
-    pub fn of(cgroups: usize, jump: u64) -> Self {
+    pub fn new(cgroups: usize, jump: u64) -> Self {
         Self {
             watched: vec![Watched::default(); cgroups].into(),
             jump,
@@ -156,7 +156,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn growers() -> Growers {
-        Growers::of(WATCHED, counter_jump(0, 0))
+        Growers::new(WATCHED, counter_jump(0, 0))
     }
 
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {
@@ -229,7 +229,7 @@ mod tests {
             (64, 65536, vec![]),
             (1, 4096, vec![(7, 15_750)]),
         ] {
-            let mut growers = Growers::of(WATCHED, counter_jump(cpus, 64 * page));
+            let mut growers = Growers::new(WATCHED, counter_jump(cpus, 64 * page));
             growers.note(7, 1, 100 * MIB);
             growers.note(7, 1 + MS, 100 * MIB + 64 * 63 * page);
             assert_eq!(growing(&growers, 1 + MS), seen);

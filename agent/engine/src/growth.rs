@@ -124,8 +124,8 @@ impl Sample {
     /// heads, which the kernel gives back with it. A file of one page takes some 1.5 KiB of them.
     fn bookkeeping_since(&self, begin: Self) -> i128 {
         let kernel = self.kernel.saturating_sub(begin.kernel);
-        let unwritten = self.deferred.saturating_sub(begin.deferred);
-        kernel.min(unwritten / 2).into()
+        let deferred = self.deferred.saturating_sub(begin.deferred);
+        kernel.min(deferred / 2).into()
     }
 }
 

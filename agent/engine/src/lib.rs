@@ -49,7 +49,7 @@ pub use model::pod::{
 };
 pub use model::qos::{ComputeResources, QosClass, oom_badness, oom_score_adj};
 pub use model::signal::{NodeCondition, Resource, Signal, UnknownSignal};
-pub use model::threshold::{Raised, Threshold, ThresholdValue, hard_threshold};
+pub use model::threshold::{RaisedValue, Threshold, ThresholdValue, hard_threshold};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
 pub use planner::empty_pods::{EmptyPods, PodState};

@@ -1,6 +1,6 @@
 //! For how long a threshold has been met, where it is met, not met, and met again.
 
-use crate::units::{SECOND, leave_out};
+use crate::units::{SECOND, shift_start};
 
 /// A threshold that is met again within this time has been met by turns.
 const BY_TURNS_NS: u64 = 60 * SECOND;
@@ -22,9 +22,9 @@ impl MetByTurns {
     }
 
     /// Leaves out so many nanoseconds until `now` in which no look was taken.
-    pub fn stood_still(&mut self, late: u64, now: u64) {
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
         for time in [&mut self.since, &mut self.until] {
-            leave_out(time, late, now);
+            shift_start(time, late, now);
         }
     }
 

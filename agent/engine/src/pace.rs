@@ -13,7 +13,7 @@ use crate::{
     kubelet_times::MONITORING_INTERVAL_NS,
     pending::Pending,
     shortage::{LimitedGrowth, SLOW_RETURN_NS, STATISTICS_ERROR, Shortage, URGENT_WITHIN_NS},
-    units::{MS, SECOND, leave_out, scaled},
+    units::{MS, SECOND, scaled, shift_start},
 };
 
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
@@ -55,7 +55,7 @@ const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 const USAGE_AGE_NS: u64 = 2 * SECOND;
 /// The agent, or the machine, stood still where a look came so much later than it was due, in nanoseconds. After a shorter
 /// delay, as on a busy machine, there are looks enough to tell a shortage that lasts.
-pub const STANDSTILL_NS: u64 = MONITORING_INTERVAL_NS / 2;
+pub const GAP_NS: u64 = MONITORING_INTERVAL_NS / 2;
 /// Added to the kubelet's interval for the error of one or two samples: after that the kubelet has certainly seen the
 /// threshold met.
 const SAMPLE_SLACK_NS: u64 = 50 * MS;
@@ -168,16 +168,16 @@ impl Pace {
         }
     }
 
-    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due, [`STANDSTILL_NS`] or
+    /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due, [`GAP_NS`] or
     /// more: the threshold was not seen met then, no victim could end, and what has grown may have ended since.
-    pub fn stood_still(&mut self, late: u64, now: u64) {
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
         let times = [
             &mut self.met_since,
             &mut self.unreclaimable_since,
             &mut self.last_eviction,
         ];
         for since in times.into_iter().flatten() {
-            leave_out(since, late, now);
+            shift_start(since, late, now);
         }
         self.forget_growth();
     }
@@ -232,7 +232,7 @@ impl Pace {
 
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
     /// `keeps_pace`: it was an attempt all the same, after which the next one that is not urgent waits.
-    pub(crate) fn take_back(&mut self, at: u64, keeps_pace: bool, before: &Self) {
+    pub(crate) fn roll_back(&mut self, at: u64, keeps_pace: bool, before: &Self) {
         if self.last_eviction != Some(at) {
             return;
         }
@@ -526,7 +526,7 @@ impl PaceInputs {
     /// Whether an urgent decision takes no pod but those that grow: the kubelet asks for none, and what is missing the
     /// kernel has once it is written.
     pub(crate) fn is_for_growers(&self) -> bool {
-        self.shortage.is_close_by_unwritten(self.is_met())
+        self.shortage.is_close_for_dirty_cache(self.is_met())
     }
 
     /// Whether the kubelet finds the threshold met, with all that was read since the look.
@@ -564,7 +564,7 @@ pub enum PaceProfile {
 
 impl PaceProfile {
     /// The profile of the hard or the soft threshold of a signal.
-    pub fn of(signal: Signal, is_hard: bool) -> Self {
+    pub fn for_threshold(signal: Signal, is_hard: bool) -> Self {
         match signal.resource() {
             _ if !is_hard => Self::Soft,
             Resource::Memory => Self::Sustained,

@@ -155,11 +155,11 @@ impl Planner {
 
     /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: they are no time of a
     /// shortage or of a grace period, and none in which victims had to end.
-    pub fn stood_still(&mut self, late: u64, now: i64) {
-        self.paces.stood_still(late, unsigned_ns(now));
-        self.choices.stood_still(late, unsigned_ns(now));
-        self.pressure.stood_still(signed(late), now);
-        self.pending.stood_still(signed(late), now);
+    pub fn exclude_gap(&mut self, late: u64, now: i64) {
+        self.paces.exclude_gap(late, unsigned_ns(now));
+        self.choices.exclude_gap(late, unsigned_ns(now));
+        self.pressure.exclude_gap(signed(late), now);
+        self.pending.exclude_gap(signed(late), now);
     }
 
     /// Decides which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that
@@ -231,7 +231,7 @@ impl Planner {
         let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
             return false;
         };
-        let profile = PaceProfile::of(signal, true);
+        let profile = PaceProfile::for_threshold(signal, true);
         let ripe_at = self.paces.of(hard).pace.ripe_at(profile);
         self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= unsigned_ns(now))
     }

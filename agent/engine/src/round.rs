@@ -79,7 +79,7 @@ pub trait Pods {
     fn denied(&self) -> usize;
 
     /// Number of pods that have processes that are ending, by a kill of either loop, without those whose memory is overdue.
-    fn dying_in_time(&self) -> usize;
+    fn terminating_in_time(&self) -> usize;
 
     /// Evicts a pod.
     fn evict(&mut self, position: usize, choice: Choice) -> Attempt;
@@ -271,7 +271,7 @@ impl Round {
                 let growers_only = for_growers || kind == EvictionKind::Grower;
                 if passed_over && next == NextVictim::WithProcesses && !growers_only {
                     (passed_over, by_order) = (false, true);
-                    take_back(pods);
+                    restore_passed_over(pods);
                     continue;
                 }
                 if growers_only && left == self.most {
@@ -293,7 +293,10 @@ impl Round {
                     (passed_over, by_order) = (true, true);
                     continue;
                 }
-                if resort >= pods.last_resort() || pods.dying_in_time() > 0 || pods.denied() == 0 {
+                if resort >= pods.last_resort()
+                    || pods.terminating_in_time() > 0
+                    || pods.denied() == 0
+                {
                     return Outcome::NoCandidates;
                 }
                 resort = resort.next();
@@ -316,7 +319,7 @@ impl Round {
                     // Those that were passed over for it may go by the order.
                     if passed_over && !for_growers && kind != EvictionKind::Grower {
                         passed_over = false;
-                        take_back(pods);
+                        restore_passed_over(pods);
                     }
                 }
             }
@@ -345,9 +348,9 @@ impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
 }
 
 /// Candidates that were passed over may be chosen again.
-fn take_back(pods: &mut impl Pods) {
+fn restore_passed_over(pods: &mut impl Pods) {
     let candidates = pods.candidates().candidates.iter_mut();
-    candidates.for_each(Candidate::take_back);
+    candidates.for_each(Candidate::restore);
 }
 
 /// The candidate that comes first in the order of eviction and uses something.
@@ -567,7 +570,7 @@ mod tests {
             candidates.filter(is_denied).count()
         }
 
-        fn dying_in_time(&self) -> usize {
+        fn terminating_in_time(&self) -> usize {
             self.dying
         }
 
@@ -663,7 +666,7 @@ mod tests {
             let mut round = too_late();
             round.most = 3;
             let shortage = &mut round.pace_inputs.shortage;
-            (shortage.guard_amount, shortage.unwritten) = (100 * MIB, 60 * MIB);
+            (shortage.guard_amount, shortage.dirty_or_writeback) = (100 * MIB, 60 * MIB);
             assert_eq!(round.run(&mut listed), Outcome::Done);
             assert_eq!(listed.chosen, expected);
         }

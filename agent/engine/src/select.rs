@@ -47,7 +47,7 @@ pub enum CandidateState {
 
 impl Candidate {
     /// Makes a candidate eligible again that was passed over.
-    pub(crate) fn take_back(&mut self) {
+    pub(crate) fn restore(&mut self) {
         if self.state == CandidateState::PassedOver {
             self.state = CandidateState::Eligible;
         }

@@ -55,7 +55,8 @@ pub struct Shortage {
     pub headroom: Headroom,
     /// The part of the headroom that is page cache and has to be written first.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub unwritten: u64,
+    #[serde(rename = "unwritten")]
+    pub dirty_or_writeback: u64,
     /// Whether what grows waits until that is written, instead of an OOM kill.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_writeback: bool,
@@ -120,7 +121,7 @@ impl Shortage {
         let (least, swap) = match is_met {
             true => (self.threshold, 0),
             // The machine, where nothing is to be written first: the OOM killer does not come before swap is used up.
-            false if self.unwritten == 0 => (self.guard_amount, self.usable().swap),
+            false if self.dirty_or_writeback == 0 => (self.guard_amount, self.usable().swap),
             false => (self.guard_amount, 0),
         };
         let enough = (2 * self.guard_amount).max(AWAITED).max(least);
@@ -130,13 +131,15 @@ impl Shortage {
 
     /// Whether it is close for page cache alone that has to be written first: the kubelet finds enough, and so does the
     /// kernel once that is written.
-    pub(crate) fn is_close_by_unwritten(&self, is_met: bool) -> bool {
+    pub(crate) fn is_close_for_dirty_cache(&self, is_met: bool) -> bool {
         !is_met && self.is_close(is_met) && self.written() >= self.guard_amount
     }
 
     /// What can be used at once when the page cache is written.
     fn written(&self) -> u64 {
-        self.headroom.immediate.saturating_add(self.unwritten)
+        self.headroom
+            .immediate
+            .saturating_add(self.dirty_or_writeback)
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
@@ -173,7 +176,7 @@ pub struct LimitedGrowth {
 impl LimitedGrowth {
     /// Builds the growth of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use
     /// them before the kubelet looks.
-    pub fn of(grown: u64, growth: u64, left: u64) -> Self {
+    pub fn new(grown: u64, growth: u64, left: u64) -> Self {
         let left = match (grown, growth) {
             (0, 0) => 0,
             (_, 0) => left,

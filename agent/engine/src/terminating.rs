@@ -5,7 +5,7 @@ use super::{
     kubelet_times::POD_CLEANUP_NS,
     pending::{Pending, earliest},
 };
-use crate::units::{MS, SECOND, leave_out, scaled};
+use crate::units::{MS, SECOND, scaled, shift_start};
 
 /// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;
@@ -48,7 +48,7 @@ pub struct Terminating {
     /// Time at which the victim was first seen to give something back.
     began: Option<u64>,
     exited: Option<u64>,
-    /// Time since which the kubelet can unmount what the victim shares: `exited`, but for standstills.
+    /// Time since which the kubelet can unmount what the victim shares: `exited`, but for gaps without samples.
     unmounts_since: u64,
     stuck: bool,
     /// Nanoseconds of short delays that did not count as time of the victim.
@@ -68,7 +68,7 @@ pub struct VictimReading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VictimState {
     /// The victim has processes, and its memory goes.
-    Dying,
+    Terminating,
     /// The victim was just found stuck: it is not expected to give anything any more.
     BecameStuck,
     /// The victim is still stuck.
@@ -125,7 +125,7 @@ impl Terminating {
 
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim. Of delays that may be
     /// the agent's alone, as those of a thread that is always late, two seconds in all.
-    pub fn stood_still(&mut self, late: u64, now: u64) {
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
         let mut late = late;
         if late < OWN_DELAY_NS {
             late = late.min(STUCK_NS - self.delayed);
@@ -136,7 +136,7 @@ impl Terminating {
             &mut self.progress,
             &mut self.unmounts_since,
         ] {
-            leave_out(since, late, now);
+            shift_start(since, late, now);
         }
     }
 
@@ -163,7 +163,7 @@ impl Terminating {
             return if self.stuck {
                 VictimState::BecameStuck
             } else {
-                VictimState::Dying
+                VictimState::Terminating
             };
         }
         self.stuck = false;
@@ -194,7 +194,8 @@ impl Terminating {
     /// passed since its end (since SIGKILL if it is stuck; never while it is still freeing memory).
     pub fn is_report_due(&self, now: u64, fate: VictimState, is_enough: bool) -> bool {
         let since = self.exited.unwrap_or(self.signalled);
-        let is_late = now.saturating_sub(since) > REPORT_WITHIN_NS && fate != VictimState::Dying;
+        let is_late =
+            now.saturating_sub(since) > REPORT_WITHIN_NS && fate != VictimState::Terminating;
         (self.exited.is_some() && is_enough) || is_late || fate == VictimState::Restarted
     }
 
@@ -387,7 +388,10 @@ mod tests {
         let mut victim = Terminating::new(0, 100_000 * MIB, 0);
         for second in 1..60 {
             let left = seen(true, 100_000 - second * 1000);
-            assert_eq!(victim.observe(second * SECOND, left), VictimState::Dying);
+            assert_eq!(
+                victim.observe(second * SECOND, left),
+                VictimState::Terminating
+            );
         }
         assert!(pending(&victim, 59 * SECOND, 41_000).amount > 0);
     }
@@ -402,7 +406,7 @@ mod tests {
         assert_eq!(pending(&young, SECOND + MS, 100).amount, 100 * MIB);
         assert_eq!(
             young.observe(2 * SECOND, seen(true, 100)),
-            VictimState::Dying
+            VictimState::Terminating
         );
         assert_eq!(
             young.observe(3 * SECOND, seen(true, 100)),
@@ -411,16 +415,16 @@ mod tests {
         let mut slow = restore(60 * SECOND, seen(true, 100), false);
         assert_eq!(
             slow.observe(60 * SECOND + MS, seen(true, 99)),
-            VictimState::Dying
+            VictimState::Terminating
         );
         assert_eq!(
             slow.observe(61 * SECOND, seen(true, 99)),
-            VictimState::Dying
+            VictimState::Terminating
         );
         let mut old = restore(60 * SECOND, seen(true, 100), false);
         assert_eq!(
             old.observe(60 * SECOND + 1, seen(true, 100)),
-            VictimState::Dying
+            VictimState::Terminating
         );
         assert_eq!(
             old.observe(61 * SECOND, seen(true, 100)),
@@ -454,11 +458,11 @@ mod tests {
     fn a_victim_is_not_stuck_by_the_time_in_which_the_machine_stood_still() {
         for (late, state) in [
             (0, VictimState::BecameStuck),
-            (2499 * MS, VictimState::Dying),
+            (2499 * MS, VictimState::Terminating),
         ] {
             let mut victim = Terminating::new(0, 3000 * MIB, 0);
             victim.observe(MS, seen(true, 3000));
-            victim.stood_still(late, 2500 * MS);
+            victim.exclude_gap(late, 2500 * MS);
             assert_eq!(victim.observe(2500 * MS, seen(true, 3000)), state);
         }
     }
@@ -471,7 +475,7 @@ mod tests {
             victim.observe(50 * MS, seen(false, 200));
             let now = 40 * SECOND;
             if is_noted {
-                victim.stood_still(now - 100 * MS, now);
+                victim.exclude_gap(now - 100 * MS, now);
             }
             let mut pending = Pending::default();
             victim.add_to(&mut pending, now, Some(200 * MIB));
@@ -488,7 +492,7 @@ mod tests {
     fn a_victim_is_stuck_though_every_look_is_late() {
         let mut victim = Terminating::new(0, 300 * MIB, 0);
         let mut states = (1..100).map(|look| {
-            victim.stood_still(90 * MS, look * 91 * MS);
+            victim.exclude_gap(90 * MS, look * 91 * MS);
             victim.observe(look * 91 * MS, seen(true, 300))
         });
         let looks = states.position(|state| state == VictimState::BecameStuck);
@@ -500,14 +504,20 @@ mod tests {
         let mut victim = Terminating::new(0, 1_500_000 * MIB, 0);
         for look in 1..60 {
             let left = seen(true, 1_500_000 - look * 70);
-            assert_eq!(victim.observe(look * 100 * MS, left), VictimState::Dying);
+            assert_eq!(
+                victim.observe(look * 100 * MS, left),
+                VictimState::Terminating
+            );
         }
     }
 
     #[test]
     fn stuck_is_said_once_and_gives_nothing() {
         let mut victim = Terminating::new(0, 100 * MIB, 0);
-        assert_eq!(victim.observe(MS, seen(true, 100)), VictimState::Dying);
+        assert_eq!(
+            victim.observe(MS, seen(true, 100)),
+            VictimState::Terminating
+        );
         assert_eq!(
             victim.observe(3 * SECOND, seen(true, 100)),
             VictimState::BecameStuck

@@ -223,9 +223,9 @@ pub struct InFlight {
 
 impl InFlight {
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victims.
-    pub fn stood_still(&mut self, late: u64, now: u64) {
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
         let victims = self.victims.iter_mut();
-        victims.for_each(|victim| victim.terminating.stood_still(late, now));
+        victims.for_each(|victim| victim.terminating.exclude_gap(late, now));
     }
 
     /// Creates the victims in flight from what earlier agents have signalled. `scope_of` has the index of the scope of a
@@ -321,7 +321,7 @@ impl InFlight {
     /// others where there is no room.
     ///
     /// `at` answers with the last look at a scope, and its threshold in bytes. In `shadow` mode none is signalled.
-    pub fn step(
+    pub fn observe(
         &mut self,
         now: u64,
         shadow: bool,
@@ -416,9 +416,12 @@ mod tests {
             };
             (victim.observe(now, seen), usage)
         };
-        assert_eq!(look(1_000_000), (VictimState::Dying, Some(60 * MIB)));
+        assert_eq!(look(1_000_000), (VictimState::Terminating, Some(60 * MIB)));
         uses(61, 1);
-        assert_eq!(look(1_000_000_000), (VictimState::Dying, Some(60 * MIB)));
+        assert_eq!(
+            look(1_000_000_000),
+            (VictimState::Terminating, Some(60 * MIB))
+        );
         let (fate, _) = look(2_100_000_000);
         assert_eq!(
             fate,
@@ -428,7 +431,7 @@ mod tests {
     }
 
     /// Files of a cgroup that uses nothing, with a process in its list that is dead and stays there.
-    fn of_an_undying_process() -> tempfile::TempDir {
+    fn of_a_process_held_in_exit() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
@@ -450,7 +453,7 @@ mod tests {
     // R43
     #[test]
     fn a_stuck_victim_gives_way_where_there_is_no_room() {
-        let dir = of_an_undying_process();
+        let dir = of_a_process_held_in_exit();
         let stuck = |_| RestoredVictim {
             pod: opened(&dir),
             signalled: 1,
@@ -463,7 +466,7 @@ mod tests {
         let mut step = |now| {
             let (mut gave_way, mut left) = (0, 0);
             let at = |_| (MemorySample::default(), 0);
-            in_flight.step(now, false, at, |event| match event {
+            in_flight.observe(now, false, at, |event| match event {
                 VictimEvent::GivesWay(_) => gave_way += 1,
                 VictimEvent::Left(_) => left += 1,
                 _ => {}
@@ -475,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_stuck_victim_of_others_gives_way_to_their_next() {
-        let dir = of_an_undying_process();
+        let dir = of_a_process_held_in_exit();
         let mut in_flight = InFlight::new(&[], |_| None, 2);
         while in_flight.has_room_for_others() {
             in_flight.push(Victim::by_other(OtherKill {
@@ -489,7 +492,7 @@ mod tests {
         let at = |_| (MemorySample::default(), 0);
         // One look finds that they are stuck, the next one lets one go.
         for second in [3, 4] {
-            in_flight.step(second * SECOND, false, at, |_| ());
+            in_flight.observe(second * SECOND, false, at, |_| ());
         }
         assert!(in_flight.has_room_for_others());
         assert_eq!(in_flight.free_slots(), KEPT_FOR_OWN + 1);

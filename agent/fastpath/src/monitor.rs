@@ -12,7 +12,7 @@ use std::{io, sync::Arc, time::Duration};
 use evictd_engine::{
     limiter::{EvictionKind, EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
-    pace::STANDSTILL_NS,
+    pace::GAP_NS,
     permit::LastResort,
     units::{MS, SECOND, nanos},
 };
@@ -45,7 +45,7 @@ const OVER_AFTER_NS: u64 = SECOND;
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
 const LATE_NS: u64 = 50 * MS;
 /// A look and what follows from it keep the thread's CPU no longer than this.
-const MOST_WORK: Duration = Duration::from_millis(200);
+const MAX_WORK: Duration = Duration::from_millis(200);
 
 /// The state of the loop.
 pub(super) struct MemoryMonitor {
@@ -172,7 +172,7 @@ impl MemoryMonitor {
     /// One cycle of the loop; how to wait for the next one.
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
         self.is_late = false;
-        self.status.beat(woken);
+        self.status.heartbeat(woken);
         // A decision comes first; what is new in the control block can wait for the next cycle.
         if !self.triggers.drain() {
             self.apply_updates();
@@ -242,7 +242,7 @@ impl MemoryMonitor {
     fn cycle(&mut self, woken: u64) {
         self.cycles += 1;
         if self.due > 0 {
-            self.note_standstill(woken.saturating_sub(self.due), woken);
+            self.note_gap(woken.saturating_sub(self.due), woken);
         }
         let TriggerEvents {
             scopes: triggers,
@@ -262,7 +262,7 @@ impl MemoryMonitor {
         }
         // Victims are observed afterwards: nothing may delay the signal.
         let now = monotonic_ns();
-        self.note_standstill(noted.idle_until(now, MOST_WORK), now);
+        self.note_gap(noted.idle_until(now, MAX_WORK), now);
         self.finish_victims(now);
         if self.revoke_kernel_victims() {
             self.published_at = 0;
@@ -283,13 +283,13 @@ impl MemoryMonitor {
 
     /// Between two moments that should have come one after the other the whole machine may have stood still, and the
     /// victims with it.
-    fn note_standstill(&mut self, late: u64, now: u64) {
+    fn note_gap(&mut self, late: u64, now: u64) {
         if late > LATE_NS {
-            self.in_flight.stood_still(late, now);
+            self.in_flight.exclude_gap(late, now);
         }
-        if late >= STANDSTILL_NS {
+        if late >= GAP_NS {
             let paces = self.scopes.iter_mut().map(|watched| &mut watched.pace);
-            paces.for_each(|pace| pace.stood_still(late, now));
+            paces.for_each(|pace| pace.exclude_gap(late, now));
         }
     }
 
@@ -319,10 +319,10 @@ impl MemoryMonitor {
         let was_pressed = watched.pressed;
         let mut dying = self.sample_scope(index, woken, triggers)?;
         let mut now = monotonic_ns();
-        let (mut looked, late) = (woken, noted.idle_until(now, MOST_WORK));
+        let (mut looked, late) = (woken, noted.idle_until(now, MAX_WORK));
         if late > LATE_NS {
             // What was read is as old. The triggers were taken in with it.
-            self.note_standstill(late, now);
+            self.note_gap(late, now);
             (looked, *noted) = (now, WorkMark::at(now));
             dying = self.sample_scope(index, looked, &ScopeTriggers::default())?;
             now = monotonic_ns();
@@ -405,7 +405,7 @@ impl MemoryMonitor {
                 .unwrap_or_default()
         };
         let (mut is_fewer, mut held) = (false, [0_u64; MAX_SCOPES as usize]);
-        self.in_flight.step(now, self.shadow, at, |event| {
+        self.in_flight.observe(now, self.shadow, at, |event| {
             events.send(match event {
                 VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
                 VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),

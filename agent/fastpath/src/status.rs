@@ -37,7 +37,7 @@ impl FastPathStatus {
         self.hook_lost.load(Ordering::Relaxed)
     }
 
-    pub(super) fn beat(&self, now: u64) {
+    pub(super) fn heartbeat(&self, now: u64) {
         self.last_cycle_ns.store(now, Ordering::Relaxed);
     }
 

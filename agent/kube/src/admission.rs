@@ -26,7 +26,7 @@ pub async fn check(client: &ApiClient, settles: &[Duration], again: Duration) {
     let mut settles = settles.iter();
     let (mut is_logged, mut is_unknown) = (false, false);
     loop {
-        match pose_as_another(client).await {
+        match create_event_for_other_node(client).await {
             Ok(()) => match settles.next() {
                 Some(pause) => {
                     tokio::time::sleep(*pause).await;
@@ -61,7 +61,7 @@ pub async fn check(client: &ApiClient, settles: &[Duration], again: Duration) {
 
 /// Creates an Event in the name of another node, in a dry run: every agent may create Events, and nothing comes of this
 /// one.
-async fn pose_as_another(client: &ApiClient) -> Result<(), ApiError> {
+async fn create_event_for_other_node(client: &ApiClient) -> Result<(), ApiError> {
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

@@ -35,7 +35,7 @@ pub const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CacheSettings {
     /// A ConfigMap can pause evictions.
-    pub obeys_config_map: bool,
+    pub uses_pause_config_map: bool,
     /// Policies of tenants are followed.
     pub follows_tenants: bool,
 }
@@ -53,7 +53,7 @@ pub struct ClusterCache {
     policies_known: AtomicBool,
     written: std::sync::Mutex<Option<Revision>>,
     /// The last write has failed, which was logged.
-    is_unwritten: AtomicBool,
+    has_write_failed: AtomicBool,
     /// Held by the thread that writes, also when its caller has given up: there is one temporary file.
     writer: Arc<tokio::sync::Mutex<()>>,
 }
@@ -90,7 +90,7 @@ impl ClusterCache {
             settings,
             policies_known: AtomicBool::new(false),
             written: std::sync::Mutex::default(),
-            is_unwritten: AtomicBool::new(false),
+            has_write_failed: AtomicBool::new(false),
             writer: Arc::default(),
         }
     }
@@ -133,7 +133,7 @@ impl ClusterCache {
             false => &[],
         };
         self.policies.restore(&snapshot.policies, tenants);
-        for source in snapshot.pauses(self.settings.obeys_config_map) {
+        for source in snapshot.pauses(self.settings.uses_pause_config_map) {
             self.pauses.set(source, true);
         }
         if let Some(fleet) = &self.fleet {
@@ -182,13 +182,13 @@ impl ClusterCache {
                         "pods do not fit into what is remembered over a restart"
                     );
                 }
-                self.is_unwritten.store(false, Ordering::Relaxed);
+                self.has_write_failed.store(false, Ordering::Relaxed);
                 if let Ok(mut written) = self.written.lock() {
                     *written = Some(revision);
                 }
             }
             Ok(Err(error)) => {
-                if !self.is_unwritten.swap(true, Ordering::Relaxed) {
+                if !self.has_write_failed.swap(true, Ordering::Relaxed) {
                     let path = self.path.display();
                     tracing::warn!(%path, %error, "what is known of the cluster cannot be written: an agent that starts \
                          before the API server answers knows pauses and policies as they were before");

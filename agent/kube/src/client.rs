@@ -146,7 +146,7 @@ impl ApiError {
     /// Whether the server would say the same to a request about any other object: no answer, a token that it does not
     /// take, a server or a proxy before it that is overloaded or away. A 500 may be about the object: a webhook that
     /// fails, two budgets for one pod.
-    pub fn concerns_all(&self) -> bool {
+    pub fn is_server_wide(&self) -> bool {
         match self.code() {
             _ if self.is_denied_by_webhook() => false,
             429 => !self.has_cause(DISRUPTION_BUDGET),

@@ -34,17 +34,17 @@ pub struct EventQueue {
     events: Arc<Events>,
     client: Arc<ApiClient>,
     sender: mpsc::UnboundedSender<Value>,
-    places: Arc<Places>,
+    places: Arc<QueueSlots>,
 }
 
 /// How many Events wait.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct QueueSlots {
     all: AtomicUsize,
     oom: AtomicUsize,
 }
 
-impl Places {
+impl QueueSlots {
     /// Number of Events that the API server has not taken yet.
     pub fn taken(&self) -> usize {
         self.all.load(Ordering::Relaxed)
@@ -72,7 +72,7 @@ impl EventQueue {
     pub fn start(client: &Arc<ApiClient>, node: &str) -> (Self, JoinHandle<()>) {
         // As many as are counted fit.
         let (sender, queue) = mpsc::unbounded_channel();
-        let places = Arc::<Places>::default();
+        let places = Arc::<QueueSlots>::default();
         let sending = Sending {
             client: Arc::clone(client),
             places: Arc::clone(&places),
@@ -121,7 +121,7 @@ impl EventQueue {
     }
 
     /// The same, for a caller that asks when the queue is gone.
-    pub fn places(&self) -> Arc<Places> {
+    pub fn places(&self) -> Arc<QueueSlots> {
         Arc::clone(&self.places)
     }
 }
@@ -131,7 +131,7 @@ type Unsent = (Value, u32);
 
 struct Sending {
     client: Arc<ApiClient>,
-    places: Arc<Places>,
+    places: Arc<QueueSlots>,
     /// Events that were not taken, in the order in which they are tried again.
     unsent: VecDeque<Unsent>,
     backoff: ExponentialBackoff,
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn oom_kills_leave_room_for_other_events() {
-        let places = Places::default();
+        let places = QueueSlots::default();
         let ooms = (0..1000).filter(|_| places.take(true)).count();
         assert_eq!(ooms, WAITING_OOM);
         let others = (0..1000).filter(|_| places.take(false)).count();

@@ -53,9 +53,9 @@ const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
 pub(crate) const ENTRIES: &str = "-evictions";
 /// Entries beyond which a node adds its own only where it takes old ones away.
-const MOST_ENTRIES: usize = 2000;
+const MAX_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
-const MOST_REMOVED: usize = 64;
+const MAX_REMOVED: usize = 64;
 
 /// State that the watched ConfigMap shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -296,14 +296,14 @@ impl FleetBrake {
             true => ahead.into_iter().max(),
             false => others.into_iter().max(),
         };
-        let is_full = entries.len() >= MOST_ENTRIES;
+        let is_full = entries.len() >= MAX_ENTRIES;
         // A wrong clock of this node makes no entry of the others old, unless they take all room.
         let is_old = |at: i64| {
             !rules.counts(at, now) && (is_full || newest.is_some_and(|new| !rules.counts(at, new)))
         };
         let old = entries.iter().filter(|(_, at)| is_old(**at));
         let mut data: Map<String, Value> = old
-            .take(MOST_REMOVED)
+            .take(MAX_REMOVED)
             .map(|(node, _)| (node.clone(), Value::Null))
             .collect();
         // A write that takes old ones away makes room, however many there are.

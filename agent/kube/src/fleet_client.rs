@@ -42,7 +42,7 @@ const MANAGER: &str = "kubectl-evictd";
 /// Time that a command in an agent's container may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Largest number of bytes that are read of what a command prints.
-const MOST: u64 = 8 << 20;
+const MAX: u64 = 8 << 20;
 /// Commands that run at the same time.
 const AT_ONCE: usize = 8;
 /// Objects of one page of a list.
@@ -586,9 +586,9 @@ async fn whole(stream: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
         return Ok(String::new());
     };
     let mut bytes = Vec::new();
-    stream.take(MOST + 1).read_to_end(&mut bytes).await?;
-    if bytes.len() as u64 > MOST {
-        return Err(io::Error::other(format!("prints more than {MOST} bytes")));
+    stream.take(MAX + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > MAX {
+        return Err(io::Error::other(format!("prints more than {MAX} bytes")));
     }
     String::from_utf8(bytes).map_err(io::Error::other)
 }

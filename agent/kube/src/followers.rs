@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Time for which what is not urgent waits for policies that no agent of this node has known.
-const UNRULED: Duration = Duration::from_secs(60);
+const MAX_POLICY_WAIT: Duration = Duration::from_secs(60);
 
 /// All of them, until it is dropped.
 pub struct Followers {
@@ -134,7 +134,7 @@ impl Followers {
     /// Lets what is not urgent wait until that is so, but not for long.
     pub fn hold_until_settled(&mut self) {
         let evaluator = Arc::clone(&self.evaluator);
-        let until = monotonic_ns().saturating_add(nanos(UNRULED));
+        let until = monotonic_ns().saturating_add(nanos(MAX_POLICY_WAIT));
         evaluator.limiter().await_policies(until);
         self.when_settled(move || evaluator.limiter().await_policies(0));
     }

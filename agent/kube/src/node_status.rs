@@ -364,7 +364,7 @@ impl NodeWriter {
                     () = due => {}
                     // The Node may have been made anew, or another client has taken it away.
                     () = tokio::time::sleep_until(repeat_at), if !written.is_empty() => {
-                        written.doubt();
+                        written.invalidate();
                         repeat_at = Instant::now() + self.repeat;
                     }
                 }
@@ -454,7 +454,7 @@ impl Written {
     }
 
     /// All of it is written again.
-    fn doubt(&mut self) {
+    fn invalidate(&mut self) {
         (self.are_conditions_sure, self.are_taints_sure) = (false, false);
     }
 

@@ -16,7 +16,7 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 pub struct PodStore {
     pods: BTreeMap<String, Pod>,
     /// Pods that the API server has still although they are over, by their own UID.
-    over: BTreeMap<String, Over>,
+    over: BTreeMap<String, EndedPod>,
     /// Pods that an unfinished list has brought so far.
     incoming: Option<Listed>,
     synced: bool,
@@ -26,20 +26,20 @@ pub struct PodStore {
 #[derive(Debug, Default)]
 struct Listed {
     pods: BTreeMap<String, Pod>,
-    over: BTreeMap<String, Over>,
+    over: BTreeMap<String, EndedPod>,
 }
 
 /// A pod that is over.
 #[derive(Debug)]
-struct Over {
+struct EndedPod {
     /// The UID that its cgroup had in its name.
     cgroup_uid: String,
     phase: String,
 }
 
-/// Oddities of a pod, for the counters.
+/// PodFlags of a pod, for the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Oddities {
+pub struct PodFlags {
     /// Whether the pod has no UID: nothing can be known of it, and it was left out.
     pub no_uid: bool,
     /// Whether the pod stands for a static pod.
@@ -64,8 +64,8 @@ impl PodStore {
     }
 
     /// A pod of a list, a new or a changed one.
-    pub fn put(&mut self, pod: Pod) -> Oddities {
-        let oddities = Oddities {
+    pub fn put(&mut self, pod: Pod) -> PodFlags {
+        let oddities = PodFlags {
             no_uid: pod.uid.is_empty(),
             mirror: pod.is_mirror,
             terminating: pod.is_deleting,
@@ -89,13 +89,13 @@ impl PodStore {
     }
 
     /// A pod is over: its containers have ended, and its object is there still.
-    pub fn put_over(&mut self, pod: &Pod) {
+    pub fn put_ended(&mut self, pod: &Pod) {
         self.remove(pod);
         let over = match &mut self.incoming {
             Some(incoming) => &mut incoming.over,
             None => &mut self.over,
         };
-        let ended = Over {
+        let ended = EndedPod {
             cgroup_uid: cgroup_uid(pod).to_owned(),
             phase: pod.phase.clone(),
         };
@@ -243,7 +243,7 @@ mod tests {
             store.remove(&forged);
             assert_eq!(store.get(&real.uid), Some(&real));
             store.put(forged.clone());
-            store.put_over(&forged);
+            store.put_ended(&forged);
             store.remove(&forged);
             assert_eq!(store.get(&real.uid), Some(&real));
             store.remove(&real);
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(store.get(HASH), Some(&real));
         store.remove(&real);
         assert_eq!(store.get(HASH), Some(&forged));
-        store.put_over(&real);
+        store.put_ended(&real);
         store.remove(&forged);
         assert_eq!(store.known_uids(), BTreeSet::from([HASH.to_owned()]));
     }
@@ -291,7 +291,7 @@ mod tests {
         let mut store = PodStore::default();
         store.put(pod("a"));
         store.put(pod("b"));
-        store.put_over(&pod("a"));
+        store.put_ended(&pod("a"));
         assert!(store.get("a").is_none() && store.pods.len() == 1);
         // Pods that run have cgroups; one that waits for its node or goes may have none.
         let (running, mirror) = ("Running".to_owned(), mirror("of-the-mirror", HASH));
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(store.known_uids(), both);
         store.begin_relist();
         let phase = "Failed".to_owned();
-        store.put_over(&Pod { phase, ..pod("b") });
+        store.put_ended(&Pod { phase, ..pod("b") });
         store.end_relist();
         assert_eq!(store.known_uids(), BTreeSet::from(["b".to_owned()]));
         assert_eq!(store.phase_if_over("b"), Some("Failed"));

@@ -4,7 +4,7 @@
 //! Every agent comes to the same status, and one of them has to write it. Each waits for a random time; the agent that
 //! is first writes, the others see it in their watch and have nothing left to write. An agent that comes too late
 //! nevertheless meets the resourceVersion that the first one has changed (409), and looks again. An agent writes each
-//! of its opinions once: two versions of evictd with different opinions do not write against each other. What agents
+//! of its own_statuses once: two versions of evictd with different own_statuses do not write against each other. What agents
 //! see differently, since each has other pods, goes one way only: from no agent has seen any to an agent has.
 
 use std::{
@@ -45,7 +45,7 @@ struct State {
     /// Objects as they were when they were looked at last.
     seen: BTreeMap<String, Seen>,
     /// Opinions of this agent, each with whether it was written.
-    opinions: BTreeMap<String, (PolicyStatus, bool)>,
+    own_statuses: BTreeMap<String, (PolicyStatus, bool)>,
 }
 
 /// Version of an object with its conditions: what counts of it.
@@ -106,7 +106,7 @@ impl StatusWriter {
         let mut state = self.state();
         state.pending.retain(|name, _| keep(name));
         state.seen.retain(|name, _| keep(name));
-        state.opinions.retain(|name, _| keep(name));
+        state.own_statuses.retain(|name, _| keep(name));
     }
 
     fn some_time(&self, spreads: u32) -> Instant {
@@ -159,7 +159,7 @@ impl StatusWriter {
             Ok(()) => {
                 self.client.counters.policy_statuses.add();
                 let mut state = self.state();
-                if let Some((opinion, written)) = state.opinions.get_mut(name) {
+                if let Some((opinion, written)) = state.own_statuses.get_mut(name) {
                     *written |= *opinion == status;
                 }
             }
@@ -187,15 +187,19 @@ impl State {
             return;
         };
         let is_new = |(opinion, _): &(PolicyStatus, bool)| opinion != status;
-        if self.opinions.get(name).is_none_or(is_new) {
-            self.opinions.insert(name.clone(), (status.clone(), false));
+        if self.own_statuses.get(name).is_none_or(is_new) {
+            self.own_statuses
+                .insert(name.clone(), (status.clone(), false));
         }
         let is_about_this = conditions::is_about(&seen.conditions, status);
-        if let Some((_, written)) = self.opinions.get_mut(name) {
+        if let Some((_, written)) = self.own_statuses.get_mut(name) {
             // A status that was lost may be written again.
             *written &= is_about_this;
         }
-        let is_written = self.opinions.get(name).is_some_and(|(_, written)| *written);
+        let is_written = self
+            .own_statuses
+            .get(name)
+            .is_some_and(|(_, written)| *written);
         if is_written || conditions::say(&seen.conditions, status) {
             self.pending.remove(name);
             return;

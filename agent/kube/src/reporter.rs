@@ -53,7 +53,7 @@ pub const QUEUE: usize = 1024;
 /// Pods that are deleted at once; half of these places are kept for the first attempts.
 const AT_ONCE: usize = 16;
 /// The same with the first of each namespace.
-const MOST_AT_ONCE: usize = 64;
+const MAX_AT_ONCE: usize = 64;
 /// How many of them may be of one namespace: its webhook may hang, and others find a place all the same.
 const AT_ONCE_OF_NAMESPACE: usize = 4;
 /// Refusals that time does not mend (missing rights, invalid) before an eviction or an Event is given up.
@@ -320,7 +320,7 @@ impl PodDeleter {
         let part = if job.is_tried { 2 } else { 1 };
         match of_namespace.count() {
             // Other namespaces may hang.
-            0 if !job.is_tried => taken.len() < MOST_AT_ONCE,
+            0 if !job.is_tried => taken.len() < MAX_AT_ONCE,
             here => taken.len() < AT_ONCE / part && here < AT_ONCE_OF_NAMESPACE / part,
         }
     }

@@ -134,7 +134,7 @@ impl Cluster {
             Arc::clone(pauses),
             fleet.clone(),
             CacheSettings {
-                obeys_config_map: cluster.pause_config_map.is_some(),
+                uses_pause_config_map: cluster.pause_config_map.is_some(),
                 follows_tenants: cluster.tenant_grace.is_some(),
             },
         ));

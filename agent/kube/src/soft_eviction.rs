@@ -485,7 +485,7 @@ impl SoftEvictor {
                     }
                 }
                 // A server that cannot answer for this one cannot for the next one either, which would go for nothing.
-                Err(Refusal::Api(error)) if error.concerns_all() => {
+                Err(Refusal::Api(error)) if error.is_server_wide() => {
                     tracing::warn!(%pod, %error, "no pod can be evicted through the API");
                     return SoftOutcome::NoneRequested;
                 }

@@ -47,9 +47,9 @@ const ABSENCES: u32 = 2;
 
 /// Counts the answers in a row by which the server does not know a resource.
 #[derive(Default)]
-struct Absences(u32);
+struct NotFoundCount(u32);
 
-impl Absences {
+impl NotFoundCount {
     /// The first such answer.
     fn begin(&mut self) {
         self.0 = 1;

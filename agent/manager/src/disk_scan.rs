@@ -105,7 +105,7 @@ pub struct DiskScanner {
     stop: AtomicBool,
     revision: AtomicU64,
     /// The last sign of life, in nanoseconds of CLOCK_MONOTONIC.
-    beat: AtomicU64,
+    heartbeat: AtomicU64,
 }
 
 impl DiskScanner {
@@ -120,7 +120,7 @@ impl DiskScanner {
             pressure: AtomicU8::default(),
             stop: AtomicBool::new(false),
             revision: AtomicU64::new(0),
-            beat: AtomicU64::new(monotonic_ns()),
+            heartbeat: AtomicU64::new(monotonic_ns()),
         });
         let own = Arc::clone(&scanner);
         std::thread::Builder::new()
@@ -195,7 +195,7 @@ impl DiskScanner {
     }
 
     fn is_stuck_at(&self, now: u64) -> bool {
-        let quiet = now.saturating_sub(self.beat.load(Ordering::Relaxed));
+        let quiet = now.saturating_sub(self.heartbeat.load(Ordering::Relaxed));
         Duration::from_nanos(quiet) >= STUCK
     }
 
@@ -244,8 +244,8 @@ impl DiskScanner {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn beat(&self) {
-        self.beat.store(monotonic_ns(), Ordering::Relaxed);
+    fn heartbeat(&self) {
+        self.heartbeat.store(monotonic_ns(), Ordering::Relaxed);
     }
 
     fn pressure(&self) -> DiskPressure {
@@ -262,7 +262,7 @@ impl DiskScanner {
         while !self.is_stopped() {
             // Before the look: what changes after it ends the wait.
             self.changed.clear();
-            self.beat();
+            self.heartbeat();
             let targets = Arc::clone(&self.lock().targets);
             let (now, pressure) = (monotonic_ns(), self.pressure());
             // A walk must not slow a pod down; but where a disk is short evictions wait for it, on a machine that others
@@ -390,7 +390,7 @@ impl DiskScanner {
         let until = Instant::now() + rest;
         loop {
             self.changed.clear();
-            self.beat();
+            self.heartbeat();
             let left = until.saturating_duration_since(Instant::now());
             let is_new = schedule.has_new_targets(&self.lock().targets);
             let is_over = left.is_zero() || is_new || self.pressure() != pressure;

@@ -15,7 +15,7 @@ use evictd_engine::{
     Signal, Threshold,
     limiter::EvictionLimiter,
     model::settings::MitigationConfig,
-    pace::STANDSTILL_NS,
+    pace::GAP_NS,
     recorder::Recorder,
     soft::Departure,
     units::{nanos, signed},
@@ -85,7 +85,7 @@ pub(super) struct ManagerLoop {
 struct RearmBackoff(Duration);
 
 /// A look and what follows from it keep the thread's CPU no longer than this.
-const MOST_WORK: Duration = Duration::from_secs(20);
+const MAX_WORK: Duration = Duration::from_secs(20);
 /// The shortest and the longest pause before a look that follows another one because of a trigger that has moved.
 const REARM_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(160));
 
@@ -158,13 +158,13 @@ impl ManagerLoop {
                 woken: monotonic_ns(),
                 crossed: self.sources.crossed(),
             };
-            self.note_standstill(wake.woken.saturating_sub(due), wake.woken);
+            self.note_gap(wake.woken.saturating_sub(due), wake.woken);
             let begun = WorkMark::at(wake.woken);
             while let Some(command) = self.commands.next() {
                 self.apply(command);
             }
             (looked, interval) = self.iterate(wake, begun);
-            self.reporter.status.beat(wake.woken);
+            self.reporter.status.heartbeat(wake.woken);
         }
     }
 
@@ -174,11 +174,11 @@ impl ManagerLoop {
     }
 
     /// The agent, or the whole machine, may have stood still while this thread waited or took its look.
-    fn note_standstill(&mut self, late: u64, now: u64) {
-        if late >= STANDSTILL_NS {
-            self.planner.stood_still(late, signed(now));
-            self.node_reclaim.stood_still(late, now);
-            self.node.empty.stood_still(late, now);
+    fn note_gap(&mut self, late: u64, now: u64) {
+        if late >= GAP_NS {
+            self.planner.exclude_gap(late, signed(now));
+            self.node_reclaim.exclude_gap(late, now);
+            self.node.empty.exclude_gap(late, now);
         }
     }
 
@@ -280,7 +280,7 @@ impl ManagerLoop {
     fn iterate(&mut self, wake: Wake, begun: WorkMark) -> (u64, Duration) {
         let seen = self.sample();
         let now = monotonic_ns();
-        self.note_standstill(begun.idle_until(now, MOST_WORK), now);
+        self.note_gap(begun.idle_until(now, MAX_WORK), now);
         self.reporter.record(&self.planner, &seen);
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(now), node);

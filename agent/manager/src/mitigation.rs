@@ -10,7 +10,7 @@ mod worker;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{Signal, mitigation::Step};
-use evictd_node::{cgroup::reclaim::Given, pods::table::PodEntry};
+use evictd_node::{cgroup::reclaim::ReclaimResult, pods::table::PodEntry};
 
 pub use threads::MitigationThreads;
 pub use worker::{MitigationCounters, MitigationWorker};
@@ -75,7 +75,7 @@ pub struct PodEffect {
     /// The pod's UID.
     pub uid: String,
     /// Memory that the pod has given back.
-    pub given: Given,
+    pub given: ReclaimResult,
     /// The limit that it was given or that was taken away, in bytes.
     pub high: Option<u64>,
 }

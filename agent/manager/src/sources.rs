@@ -182,7 +182,7 @@ impl SignalSources {
         let filesystems = self.disks.iter().flat_map(|d| 0..d.trigger.filesystems());
         let counts = std::iter::once(Count::Pids).chain(filesystems.map(Count::Inodes));
         let is_news =
-            |count: &Count| self.is_silent(*count) && !self.reported_silent.contains(count);
+            |count: &Count| self.is_stale(*count) && !self.reported_silent.contains(count);
         let news: Vec<Count> = counts.filter(is_news).collect();
         for count in news {
             let reason = "its hook counts nothing, although what is available changes";
@@ -191,12 +191,12 @@ impl SignalSources {
         }
     }
 
-    fn is_silent(&self, count: Count) -> bool {
+    fn is_stale(&self, count: Count) -> bool {
         match count {
-            Count::Pids => self.pids.as_ref().is_some_and(PidTrigger::is_silent),
+            Count::Pids => self.pids.as_ref().is_some_and(PidTrigger::is_stale),
             Count::Inodes(index) => {
                 let disks = self.disks.as_ref();
-                disks.is_some_and(|disks| disks.trigger.is_silent(index))
+                disks.is_some_and(|disks| disks.trigger.is_stale(index))
             }
         }
     }
@@ -306,7 +306,7 @@ impl SignalSources {
 
     /// Whether a hook counts what a signal watches, and is not silent.
     fn is_counted(&self, signal: Signal) -> bool {
-        let counts = |count| !self.is_silent(count);
+        let counts = |count| !self.is_stale(count);
         self.hook(signal) != CountHook::Sampler && self.count_of(signal).is_some_and(counts)
     }
 

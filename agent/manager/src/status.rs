@@ -32,7 +32,7 @@ impl SharedStatus {
         drop(old);
     }
 
-    pub(crate) fn beat(&self, now: u64) {
+    pub(crate) fn heartbeat(&self, now: u64) {
         self.last_cycle_ns.store(now, Ordering::Relaxed);
     }
 

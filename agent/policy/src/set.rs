@@ -20,7 +20,7 @@ pub struct PolicySet {
 
 /// The rules that hold for one pod.
 #[derive(Clone, Debug, Default)]
-pub struct Ruling {
+pub struct MatchedRules {
     /// The rules of the highest precedence that matches the pod. All of them hold, so the most sparing one decides.
     pub rules: Vec<Applied>,
     /// The matching rules of policies in shadow mode, which change nothing.
@@ -55,7 +55,7 @@ impl Applied {
     }
 }
 
-impl Ruling {
+impl MatchedRules {
     /// Whether no rule holds, not even in shadow mode.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -171,8 +171,8 @@ impl PolicySet {
     }
 
     /// The rules that hold for a pod.
-    pub fn ruling(&self, pod: &Pod, namespaces: &Namespaces) -> Ruling {
-        let mut ruling = Ruling::default();
+    pub fn match_pod(&self, pod: &Pod, namespaces: &Namespaces) -> MatchedRules {
+        let mut matched = MatchedRules::default();
         let mut deciding = None;
         for policy in &self.policies {
             let Some(index) = policy.rule_of(pod, namespaces) else {
@@ -183,14 +183,14 @@ impl PolicySet {
                 index,
             };
             if policy.shadow {
-                ruling.shadow.push(applied);
+                matched.shadow.push(applied);
             } else if *deciding.get_or_insert(policy.precedence) == policy.precedence {
-                ruling.rules.push(applied);
+                matched.rules.push(applied);
             }
         }
         let tenants = self.tenants.iter().filter(|tenant| tenant.is_about(pod));
-        ruling.tenant_request =
+        matched.tenant_request =
             tenants.fold(TenantRequest::default(), |all, one| all.and(one.request));
-        ruling
+        matched
     }
 }

@@ -176,7 +176,7 @@ fn balloon(proc: &Path, sys: &Path) -> Option<Finding> {
     const TOPIC: &str = "balloon";
     const LOOKS_LIKE_GROWTH: &str = "what it takes looks like growth, and can cost pods";
     let held = machine::balloon(proc).map(|bytes| bytes >> 20);
-    let (state, detail) = match (Balloon::of_machine(sys), held) {
+    let (state, detail) = match (Balloon::detect(sys), held) {
         (Balloon::None, _) => return None,
         (Balloon::GivenBack, Some(mib)) => (
             State::Ok,

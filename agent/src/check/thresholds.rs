@@ -57,7 +57,7 @@ fn ignored_finding(ignored: &[&Threshold]) -> Option<Finding> {
 pub(super) fn amounts(config: &Config) -> Option<Finding> {
     let thresholds = &config.eviction.thresholds;
     // That of the pods' cgroup may be a copy of the node's.
-    let is_twin = |t: &Threshold| {
+    let is_counterpart = |t: &Threshold| {
         let is_same = |node: &Threshold| {
             node.signal == Signal::MemoryAvailable
                 && (&node.value, &node.min_reclaim) == (&t.value, &t.min_reclaim)
@@ -65,7 +65,7 @@ pub(super) fn amounts(config: &Config) -> Option<Finding> {
         t.signal == Signal::AllocatableMemoryAvailable && thresholds.iter().any(is_same)
     };
     let mut odd = Vec::new();
-    for threshold in thresholds.iter().filter(|t| !is_twin(t)) {
+    for threshold in thresholds.iter().filter(|t| !is_counterpart(t)) {
         let (signal, is_hard) = (threshold.signal, threshold.is_hard());
         let field = match config.origins.of(threshold) {
             _ if !is_hard => "evictionSoft",
@@ -73,7 +73,7 @@ pub(super) fn amounts(config: &Config) -> Option<Finding> {
             Origin::Defaults | Origin::Kubelet | Origin::Own => "evictionHard",
         };
         let value = match &threshold.value {
-            ThresholdValue::Raised(raised) => &raised.base,
+            ThresholdValue::RaisedValue(raised) => &raised.base,
             value => value,
         };
         if let ThresholdValue::Quantity(quantity) = value
@@ -121,7 +121,7 @@ fn hard(config: &Config, ignored: &[&Threshold], observations: &Observations) ->
     let counted = (thresholds.iter()).filter(|t| t.is_hard() && !ignored.contains(t));
     let described = counted.map(|threshold| {
         let (signal, origin) = (threshold.signal, config.origins.of(threshold));
-        let ThresholdValue::Raised(raised) = &threshold.value else {
+        let ThresholdValue::RaisedValue(raised) = &threshold.value else {
             return format!("{threshold} from {origin}");
         };
         let (base, step) = (&raised.base, &raised.step);

@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
 
 /// Whether the kubelet's thresholds are those of its file.
 fn kubelet_configuration(config: &Config, kubelet: &KubeletDocument) -> Finding {
-    let (state, mut detail) = match (&kubelet.unreadable, &kubelet.forgiven[..]) {
+    let (state, mut detail) = match (&kubelet.unreadable, &kubelet.lenient_warnings[..]) {
         (Some(reason), _) => (State::Degraded, format!("{reason}; {}", kubelet.source)),
         (None, _) if kubelet.lacks_pod_cgroups() => {
             (State::Degraded, format!("cgroupsPerQOS: false: {NO_PODS}"))

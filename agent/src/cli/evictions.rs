@@ -21,7 +21,7 @@ const LATEST: &str = "latest";
 pub(super) const REQUESTS: usize = 256;
 
 /// One eviction, without the samples before and after it.
-pub(super) struct Known {
+pub(super) struct EvictionSummary {
     pub eviction: Box<EvictionRecord>,
     pub asked: Option<Box<RequestRecord>>,
     pub reported: Option<Reported>,
@@ -30,7 +30,7 @@ pub(super) struct Known {
     finish: Option<OutcomeRecord>,
 }
 
-impl Known {
+impl EvictionSummary {
     fn new(eviction: Box<EvictionRecord>, asked: Option<Box<RequestRecord>>) -> Self {
         Self {
             is_agreed: !asked.as_ref().is_some_and(|asked| asked.may_be_refused),
@@ -73,7 +73,7 @@ pub(super) enum Wanted<'a> {
 
 /// The evictions that were selected, oldest first.
 pub(super) struct Evictions {
-    pub known: Vec<Known>,
+    pub known: Vec<EvictionSummary>,
     /// Number of all evictions, selected or not.
     pub total: usize,
     /// Incident files that cannot be read and might be selected, or their directory.
@@ -105,7 +105,7 @@ struct Gathered<'a> {
     wanted: Wanted<'a>,
     /// Evictions in the order in which they happened: one that a budget has protected goes later, under the name of its
     /// first request.
-    known: BTreeMap<usize, Known>,
+    known: BTreeMap<usize, EvictionSummary>,
     /// Number of evictions in `known` that are agreed.
     agreed: usize,
     next: usize,
@@ -158,12 +158,12 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    fn find(&mut self, id: &str) -> Option<&mut Known> {
+    fn find(&mut self, id: &str) -> Option<&mut EvictionSummary> {
         self.known.get_mut(self.places.get(id)?)
     }
 
     /// Removes a request that is not agreed to yet.
-    fn take_open(&mut self, id: &str) -> Option<Known> {
+    fn take_open(&mut self, id: &str) -> Option<EvictionSummary> {
         let place = self.places.get(id)?;
         let is_open = self.known.get(place).is_some_and(|known| !known.is_agreed);
         is_open.then(|| self.known.remove(place)).flatten()
@@ -171,7 +171,7 @@ impl<'a> Gathered<'a> {
 
     fn add(&mut self, eviction: Box<EvictionRecord>, asked: Option<Box<RequestRecord>>) {
         match is_wanted(self.wanted, &eviction.id) {
-            true => self.keep(Known::new(eviction, asked)),
+            true => self.keep(EvictionSummary::new(eviction, asked)),
             false => {
                 self.places.insert(eviction.id, self.next);
                 self.next += 1;
@@ -179,7 +179,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    fn keep(&mut self, known: Known) {
+    fn keep(&mut self, known: EvictionSummary) {
         self.places.insert(id(&known).to_owned(), self.next);
         let is_agreed = known.is_agreed;
         self.agreed += usize::from(is_agreed);
@@ -204,7 +204,7 @@ impl<'a> Gathered<'a> {
 
     /// Adds the incidents whose files outlive their records in the journal.
     fn with_files(self, dir: &Path) -> Evictions {
-        let mut known: Vec<Known> = self.known.into_values().collect();
+        let mut known: Vec<EvictionSummary> = self.known.into_values().collect();
         let mut total = self.places.len();
         let mut damaged = Vec::new();
         let ids = files::ids(dir).unwrap_or_else(|error| {
@@ -219,7 +219,7 @@ impl<'a> Gathered<'a> {
             match files::read(dir, &id) {
                 Ok(Some(incident)) => {
                     let at = place_of(&known, &incident);
-                    known.insert(at, Known::of_file(incident));
+                    known.insert(at, EvictionSummary::of_file(incident));
                 }
                 // Its place was needed for a newer one meanwhile.
                 Ok(None) => total -= 1,
@@ -249,10 +249,10 @@ fn is_wanted(wanted: Wanted<'_>, id: &str) -> bool {
 
 /// Position of an incident among the known evictions by its time. The order of the journal stays: the clock may have
 /// been set back.
-fn place_of(known: &[Known], incident: &Incident) -> usize {
+fn place_of(known: &[EvictionSummary], incident: &Incident) -> usize {
     let time = |eviction: &EvictionRecord| eviction.time.parse::<jiff::Timestamp>().ok();
     let at = time(&incident.eviction);
-    let before = |known: &Known| time(&known.eviction) <= at;
+    let before = |known: &EvictionSummary| time(&known.eviction) <= at;
     known.iter().rposition(before).map_or(0, |last| last + 1)
 }
 
@@ -263,7 +263,7 @@ impl Evictions {
     }
 
     /// The eviction with this id, with this end of its id, or the latest one, among those that were selected so.
-    pub(super) fn find(self, wanted: &str, dir: &Path) -> Result<Known, CommandError> {
+    pub(super) fn find(self, wanted: &str, dir: &Path) -> Result<EvictionSummary, CommandError> {
         let Self {
             mut known,
             total,
@@ -291,7 +291,7 @@ impl Evictions {
     }
 }
 
-fn id(known: &Known) -> &str {
+fn id(known: &EvictionSummary) -> &str {
     &known.eviction.id
 }
 
@@ -313,7 +313,7 @@ mod tests {
 
     /// A budget protects a pod for a while; another one goes, and then it goes too.
     #[test]
-    fn who_was_asked_goes_when_that_is_agreed() {
+    fn a_pod_that_was_asked_goes_when_that_is_agreed() {
         let asked = asked("a");
         let evicted = json!({
             "event": "evicted", "id": "b", "time": "2026-11-22T03:00:00Z", "namespace": "shop", "name": "web",

@@ -64,7 +64,7 @@ enum Command {
 }
 
 /// Arguments of the command, by the name under which the program was called.
-enum Called {
+enum ProgramName {
     Evictd(Arguments),
     Plugin(kubectl::Arguments),
 }
@@ -182,7 +182,7 @@ fn print_stand_in(kubelet: &KubeletDocument) {
             kubelet.source
         );
     }
-    for mistake in &kubelet.forgiven {
+    for mistake in &kubelet.lenient_warnings {
         eprintln!("evictd: {}, as in the kubelet", one_line(mistake));
     }
 }
@@ -207,8 +207,8 @@ pub fn run(
     let program = arguments.first().map(Path::new).and_then(Path::file_name);
     let is_plugin = program.is_some_and(|name| name == kubectl::PROGRAM);
     let parsed = match is_plugin {
-        true => kubectl::Arguments::try_parse_from(arguments).map(Called::Plugin),
-        false => Arguments::try_parse_from(arguments).map(Called::Evictd),
+        true => kubectl::Arguments::try_parse_from(arguments).map(ProgramName::Plugin),
+        false => Arguments::try_parse_from(arguments).map(ProgramName::Evictd),
     };
     let arguments = match parsed {
         Ok(arguments) => arguments,
@@ -228,8 +228,8 @@ pub fn run(
     // Errors of a report that was printed all the same.
     let mut lacks = None;
     let result = match arguments {
-        Called::Plugin(arguments) => kubectl::run(&arguments),
-        Called::Evictd(Arguments { command }) => match command {
+        ProgramName::Plugin(arguments) => kubectl::run(&arguments),
+        ProgramName::Evictd(Arguments { command }) => match command {
             Command::Run(arguments) => run::run(&arguments),
             Command::Check(arguments) => check::run(&arguments).map(|(text, usable)| {
                 success = u8::from(!usable);

@@ -19,7 +19,7 @@ use serde_json::{Value, json, to_value};
 
 use super::{
     CommandError,
-    evictions::{Evictions, Known, Wanted, each_record, evictions},
+    evictions::{EvictionSummary, Evictions, Wanted, each_record, evictions},
     print, state_dir_of,
     table::{Alignment, Table, amount_of, bytes, printable},
     to_json,
@@ -85,12 +85,12 @@ pub(super) fn run(
 }
 
 /// Files and lines that a report does not have.
-struct Lacks {
+struct MissingData {
     texts: Vec<String>,
     is_damage: bool,
 }
 
-impl Lacks {
+impl MissingData {
     fn of(damage: &[Damage]) -> Self {
         Self {
             texts: damage.iter().map(ToString::to_string).collect(),
@@ -129,7 +129,7 @@ fn compare(
     arguments: &Arguments,
     dir: &Path,
     stdout: &mut impl io::Write,
-) -> Result<Lacks, CommandError> {
+) -> Result<MissingData, CommandError> {
     refuse_picture(arguments.output)?;
     let mut coverage = shadow::Coverage::new(journal::is_cut(dir));
     let mut records = Vec::new();
@@ -148,7 +148,7 @@ fn compare(
         _ => printable(compared.text()),
     };
     print(stdout, &text)?;
-    Ok(Lacks::of(&damage))
+    Ok(MissingData::of(&damage))
 }
 
 /// Prints which evictions there were.
@@ -156,7 +156,7 @@ fn all(
     arguments: &Arguments,
     dir: &Path,
     stdout: &mut impl io::Write,
-) -> Result<Lacks, CommandError> {
+) -> Result<MissingData, CommandError> {
     refuse_picture(arguments.output)?;
     let wanted = arguments.newest.map_or(Wanted::All, Wanted::Newest);
     let (found, damage) = evictions(dir, wanted)?;
@@ -176,7 +176,7 @@ fn all(
         }
     }
     let files = found.damaged.iter().map(ToString::to_string);
-    Ok(Lacks::of(&damage).and(files))
+    Ok(MissingData::of(&damage).and(files))
 }
 
 /// Prints the list for programs, one eviction after the other: a full journal has thousands, and this runs beside an
@@ -204,7 +204,7 @@ fn one(
     dir: &Path,
     wanted: &str,
     stdout: &mut impl io::Write,
-) -> Result<Lacks, CommandError> {
+) -> Result<MissingData, CommandError> {
     let (found, damage) = evictions(dir, Wanted::Named(wanted))?;
     let mut known = found.find(wanted, dir)?;
     let (reported, is_agreed) = (known.reported.take(), known.is_agreed);
@@ -243,7 +243,7 @@ fn one(
         })?,
     };
     print(stdout, &text)?;
-    Ok(Lacks::of(&damage).and(damaged))
+    Ok(MissingData::of(&damage).and(damaged))
 }
 
 fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
@@ -254,7 +254,7 @@ fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
 }
 
 /// An eviction as the list for programs has it.
-fn listed(known: &Known) -> io::Result<Value> {
+fn listed(known: &EvictionSummary) -> io::Result<Value> {
     let mut eviction = to_value(&known.eviction)?;
     if let Some(asked) = &known.asked {
         eviction["gracePeriodSeconds"] = asked.grace_period_seconds.into();
@@ -263,7 +263,7 @@ fn listed(known: &Known) -> io::Result<Value> {
     Ok(eviction)
 }
 
-fn list(known: &[Known]) -> String {
+fn list(known: &[EvictionSummary]) -> String {
     let mut table = Table::new(&[
         ("TIME", Alignment::Left),
         ("POD", Alignment::Left),
@@ -289,7 +289,7 @@ fn list(known: &[Known]) -> String {
 }
 
 /// A note on an eviction that was no kill.
-pub(super) fn note(known: &Known) -> String {
+pub(super) fn note(known: &EvictionSummary) -> String {
     let eviction = &known.eviction;
     match (&eviction.error, eviction.shadow, &known.asked) {
         (Some(error), ..) => format!("refused: {error}"),

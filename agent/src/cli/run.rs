@@ -151,7 +151,7 @@ fn load_config(
     let (config, kubelet) = Config::load_cluster(path, kubelet_config)?;
     let configz = configz::ask(&config, kubelet.source == KubeletSource::File, patience);
     let stand_in = match configz {
-        Ok(answer) => answer.map_or(nothing, KubeletDocument::of_configz),
+        Ok(answer) => answer.map_or(nothing, KubeletDocument::from_configz),
         Err(error) => {
             warn(&error);
             KubeletDocument::without_configz(&error)

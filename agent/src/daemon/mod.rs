@@ -264,7 +264,7 @@ impl Agent {
     }
 
     fn tick(&mut self) {
-        self.health.beat();
+        self.health.heartbeat();
         if let Some(log) = &mut self.programs.kernel_log {
             log.flush();
         }

@@ -124,7 +124,7 @@ impl Agent {
         agent.start_soft();
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
-        agent.health.beat();
+        agent.health.heartbeat();
         agent.health.started(agent.heartbeats());
         tracing::info!(
             %hook,
@@ -269,14 +269,14 @@ impl Agent {
             Heartbeat {
                 name: "fast path",
                 limit: telemetry::FAST_PATH_LIMIT,
-                is_vital: true,
+                is_liveness: true,
                 last: Box::new(move || fastpath.last_beat()),
             },
             Heartbeat {
                 name: telemetry::MANAGER,
                 limit: telemetry::MANAGER_LIMIT,
                 // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
-                is_vital: false,
+                is_liveness: false,
                 last: Box::new(move || manager.last_beat()),
             },
         ]

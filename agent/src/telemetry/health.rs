@@ -35,7 +35,7 @@ pub struct Heartbeat {
     /// Time without a cycle after which the loop hangs.
     pub limit: Duration,
     /// Whether an agent in which it hangs should be started anew. Otherwise the agent is not ready.
-    pub is_vital: bool,
+    pub is_liveness: bool,
     /// Time of the loop's last cycle; 0: none yet.
     pub last: LastCycle,
 }
@@ -86,7 +86,7 @@ impl Health {
     }
 
     /// The async loop has run a cycle.
-    pub fn beat(&self) {
+    pub fn heartbeat(&self) {
         self.agent.store(monotonic_ns(), Ordering::Relaxed);
     }
 
@@ -95,15 +95,15 @@ impl Health {
     /// # Errors
     /// Why the agent should be started anew.
     fn liveness(&self) -> Result<(), String> {
-        self.judge(|beat| beat.is_vital)
+        self.judge(|heartbeat| heartbeat.is_liveness)
     }
 
     /// Whether a loop has run no cycle for longer than its limit, as `/readyz` judges it once the start is complete.
     pub fn is_late(&self, name: &str) -> bool {
-        self.heartbeats.get().is_some() && self.judge(|beat| beat.name == name).is_err()
+        self.heartbeats.get().is_some() && self.judge(|heartbeat| heartbeat.name == name).is_err()
     }
 
-    fn judge(&self, which: impl Fn(&Beat) -> bool) -> Result<(), String> {
+    fn judge(&self, which: impl Fn(&LoopState) -> bool) -> Result<(), String> {
         let now = monotonic_ns();
         match self.heartbeats.get() {
             None => judge([("start", START, self.began)], now),
@@ -126,24 +126,24 @@ impl Health {
         let Some((_, heartbeats)) = self.heartbeats.get() else {
             return Err("the start is not complete".to_owned());
         };
-        if let Some(beat) = self.beats(heartbeats).find(|beat| beat.last == 0) {
-            return Err(format!("the {} has not run yet", beat.name));
+        if let Some(heartbeat) = self.beats(heartbeats).find(|heartbeat| heartbeat.last == 0) {
+            return Err(format!("the {} has not run yet", heartbeat.name));
         }
         self.judge(|_| true)
     }
 
     /// All loops.
-    fn beats(&self, heartbeats: &[Heartbeat]) -> impl Iterator<Item = Beat> {
-        let own = Beat {
+    fn beats(&self, heartbeats: &[Heartbeat]) -> impl Iterator<Item = LoopState> {
+        let own = LoopState {
             name: "async loop",
             limit: ASYNC_LOOP_LIMIT,
-            is_vital: true,
+            is_liveness: true,
             last: self.agent.load(Ordering::Relaxed),
         };
-        let others = heartbeats.iter().map(|h| Beat {
+        let others = heartbeats.iter().map(|h| LoopState {
             name: h.name,
             limit: h.limit,
-            is_vital: h.is_vital,
+            is_liveness: h.is_liveness,
             last: (h.last)(),
         });
         others.chain([own])
@@ -151,10 +151,10 @@ impl Health {
 }
 
 /// A loop at a moment, as [`Heartbeat`].
-struct Beat {
+struct LoopState {
     name: &'static str,
     limit: Duration,
-    is_vital: bool,
+    is_liveness: bool,
     last: u64,
 }
 
@@ -219,7 +219,7 @@ mod tests {
         Heartbeat {
             name,
             limit: Duration::from_secs(limit),
-            is_vital: name != "manager",
+            is_liveness: name != "manager",
             last: Box::new(move || last.load(Ordering::Relaxed)),
         }
     }
@@ -259,14 +259,14 @@ mod tests {
             "the manager has not run yet"
         );
         assert_eq!(health.liveness(), Ok(()));
-        for beat in [&a, &b] {
-            beat.store(monotonic_ns(), Ordering::Relaxed);
+        for heartbeat in [&a, &b] {
+            heartbeat.store(monotonic_ns(), Ordering::Relaxed);
         }
         assert_eq!(
             health.readiness().unwrap_err(),
             "the async loop has not run yet"
         );
-        health.beat();
+        health.heartbeat();
         assert_eq!(health.readiness(), Ok(()));
         health.ends();
         assert_eq!(health.readiness().unwrap_err(), "the agent ends");
@@ -283,7 +283,7 @@ mod tests {
             heartbeat("fast path", 3600, &now),
             heartbeat("manager", 0, &old),
         ]);
-        health.beat();
+        health.heartbeat();
         let said = health.readiness().unwrap_err();
         assert!(said.starts_with("the manager has not run for "), "{said}");
         assert!(health.is_late(MANAGER) && !health.is_late("fast path"));

@@ -70,12 +70,12 @@ pub(super) trait Responder: Send + 'static {
     fn answer(&mut self, request: Request<'_>) -> Option<Answer>;
 
     /// Becomes readable when an answer that was not known may be. It is called before the answers are asked for again.
-    fn news(&self) -> Option<BorrowedFd<'_>> {
+    fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     /// Takes in what has made that readable.
-    fn take_news(&self) {}
+    fn clear_ready(&self) {}
 }
 
 impl<F: FnMut(Request<'_>) -> Answer + Send + 'static> Responder for F {
@@ -152,7 +152,7 @@ struct Ready {
     /// There are new connections.
     new: bool,
     /// Answers may be known now.
-    news: bool,
+    answers: bool,
     /// Whether each of the connections can go on.
     connections: Vec<bool>,
 }
@@ -162,8 +162,8 @@ impl<R: Responder> Server<R> {
         loop {
             let ready = self.wait();
             let now = Instant::now();
-            if ready.news {
-                self.responder.take_news();
+            if ready.answers {
+                self.responder.clear_ready();
             }
             let mut can_go_on = ready.connections.into_iter();
             let (limits, responder) = (self.limits, &mut self.responder);
@@ -172,7 +172,7 @@ impl<R: Responder> Server<R> {
                 let goes_on = match connection.state {
                     // Nothing but its end was waited for.
                     State::Waiting(_) if is_ready => false,
-                    State::Waiting(_) if !ready.news => true,
+                    State::Waiting(_) if !ready.answers => true,
                     State::Request(_) | State::Answer(_) if !is_ready => true,
                     _ => connection.go_on(now + limits.answer, responder),
                 };
@@ -203,10 +203,10 @@ impl<R: Responder> Server<R> {
             None => PollFlags::POLLIN,
             Some(_) => PollFlags::empty(),
         };
-        let news = self.responder.news();
+        let answers = self.responder.ready_fd();
         let mut fds = Vec::with_capacity(2 + self.connections.len());
         fds.push(PollFd::new(self.listener.as_fd(), listening));
-        fds.extend(news.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(answers.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(self.connections.iter().map(|c| {
             let flags = match c.state {
                 State::Request(_) => PollFlags::POLLIN | c.stream.wants(),
@@ -221,7 +221,7 @@ impl<R: Responder> Server<R> {
         let mut ready = fds.iter().map(|fd| any && fd.any().unwrap_or(true));
         Ready {
             new: ready.next().unwrap_or(false),
-            news: news.is_some() && ready.next().unwrap_or(false),
+            answers: answers.is_some() && ready.next().unwrap_or(false),
             connections: ready.collect(),
         }
     }

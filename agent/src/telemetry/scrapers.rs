@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// State of a token that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum TokenState {
     /// The token's review is under way.
     Asked,
     /// The API server knows the token, and its user may not.
@@ -65,7 +65,7 @@ struct Allowed {
 struct Tokens {
     allowed: HashMap<String, Allowed>,
     /// Each with the moment until which it holds.
-    others: HashMap<String, (Known, Instant)>,
+    others: HashMap<String, (TokenState, Instant)>,
 }
 
 /// Tokens on their way to their review.
@@ -118,16 +118,16 @@ impl Tokens {
         }
         let known = self.others.get(token).filter(|(_, until)| now < *until);
         match known.map(|(known, _)| *known) {
-            Some(Known::Forbidden) => {
+            Some(TokenState::Forbidden) => {
                 let reason = "the token's user may not get /metrics\n";
                 Some(Err(Answer::plain("403 Forbidden", reason)))
             }
-            Some(Known::Unauthenticated) => Some(Err(unauthenticated())),
-            Some(Known::Unanswered) => Some(Err(busy("the API server cannot be asked\n"))),
-            Some(Known::Asked) => None,
+            Some(TokenState::Unauthenticated) => Some(Err(unauthenticated())),
+            Some(TokenState::Unanswered) => Some(Err(busy("the API server cannot be asked\n"))),
+            Some(TokenState::Asked) => None,
             None => match queue.try_send(token.to_owned()) {
                 Ok(()) => {
-                    self.remember(token, Known::Asked, now + REVIEW_TIME);
+                    self.remember(token, TokenState::Asked, now + REVIEW_TIME);
                     None
                 }
                 Err(_) => Some(Err(busy("too many tokens are being reviewed\n"))),
@@ -146,19 +146,19 @@ impl Tokens {
                 self.allowed.insert(token.to_owned(), allowed);
                 return;
             }
-            Some(ScraperAccess::Forbidden) => Known::Forbidden,
-            Some(ScraperAccess::Unauthenticated) => Known::Unauthenticated,
-            None => Known::Unanswered,
+            Some(ScraperAccess::Forbidden) => TokenState::Forbidden,
+            Some(ScraperAccess::Unauthenticated) => TokenState::Unauthenticated,
+            None => TokenState::Unanswered,
         };
         match self.allowed.get_mut(token) {
             // It may be allowed still.
-            Some(allowed) if known == Known::Unanswered => allowed.renew = now + DENIED_FOR,
+            Some(allowed) if known == TokenState::Unanswered => allowed.renew = now + DENIED_FOR,
             _ => drop(self.allowed.remove(token)),
         }
         self.remember(token, known, now + DENIED_FOR);
     }
 
-    fn remember(&mut self, token: &str, known: Known, until: Instant) {
+    fn remember(&mut self, token: &str, known: TokenState, until: Instant) {
         make_room(&mut self.others, token, |(_, until)| *until);
         self.others.insert(token.to_owned(), (known, until));
     }
@@ -183,7 +183,7 @@ pub(super) struct Scrapers {
 struct Shared {
     tokens: Mutex<Tokens>,
     /// Readable when a review has come.
-    news: EventFd,
+    ready: EventFd,
 }
 
 impl Scrapers {
@@ -194,7 +194,7 @@ impl Scrapers {
     pub fn start(connection: Arc<ApiClient>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             tokens: Mutex::default(),
-            news: EventFd::new()?,
+            ready: EventFd::new()?,
         });
         let (queues, asked) = Queues::new();
         tokio::spawn(run(connection, Arc::clone(&shared), asked));
@@ -212,13 +212,13 @@ impl Scrapers {
     }
 
     /// Readable when a review has come.
-    pub fn news(&self) -> BorrowedFd<'_> {
-        self.shared.news.fd()
+    pub fn ready_fd(&self) -> BorrowedFd<'_> {
+        self.shared.ready.fd()
     }
 
     /// Takes in that reviews have come.
-    pub fn take_news(&self) {
-        self.shared.news.clear();
+    pub fn clear_ready(&self) {
+        self.shared.ready.clear();
     }
 }
 
@@ -258,7 +258,7 @@ async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: Asked) 
         }
         let now = Instant::now();
         shared.locked().reviewed(&token, now, access.ok());
-        shared.news.notify();
+        shared.ready.notify();
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -366,7 +366,7 @@ mod tests {
         let (mut tokens, start) = allowed();
         for n in 0..200_u32 {
             let (now, token) = (start + SECOND * (n + 1), n.to_string());
-            tokens.remember(&token, Known::Asked, now);
+            tokens.remember(&token, TokenState::Asked, now);
             tokens.reviewed(&format!("new {n}"), now, Some(ScraperAccess::Allowed));
         }
         assert_eq!(tokens.others.len(), REMEMBERED);

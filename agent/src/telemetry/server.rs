@@ -54,12 +54,12 @@ impl Responder for MetricsServer {
         })
     }
 
-    fn news(&self) -> Option<BorrowedFd<'_>> {
-        self.scrapers.as_ref().map(Scrapers::news)
+    fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.scrapers.as_ref().map(Scrapers::ready_fd)
     }
 
-    fn take_news(&self) {
-        self.scrapers.iter().for_each(Scrapers::take_news);
+    fn clear_ready(&self) {
+        self.scrapers.iter().for_each(Scrapers::clear_ready);
     }
 }
 

@@ -32,7 +32,7 @@ pub const RECORDS: usize = 1024;
 /// Places among these that only essential records take.
 pub const RESERVED: usize = 512;
 /// Records that are written with one sync.
-const MOST_TOGETHER: usize = 64;
+const MAX_TOGETHER: usize = 64;
 /// Files that may wait.
 pub const FILES: usize = 16;
 
@@ -281,7 +281,7 @@ fn run<D: Disk>(mut journal: Journal<D>, queue: &Receiver<Job>, shared: &Shared)
             Job::Record(record, acknowledge) => {
                 let mut waiting = VecDeque::from([(record, acknowledge)]);
                 // A slow disk takes seconds for each sync.
-                while waiting.len() < MOST_TOGETHER
+                while waiting.len() < MAX_TOGETHER
                     && let Ok(job) = queue.try_recv()
                 {
                     match job {

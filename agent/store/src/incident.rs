@@ -132,7 +132,7 @@ impl Incident {
     }
 
     /// A pod was asked to go, or would have been.
-    pub fn of_request(asked: RequestRecord) -> Self {
+    pub fn from_request(asked: RequestRecord) -> Self {
         let eviction = EvictionRecord::from(&asked);
         Self {
             pace_inputs: asked.pace_inputs.as_deref().copied(),
@@ -186,7 +186,7 @@ impl Incident {
             ("crossed", stages.crossed),
             ("woken", stages.woken),
             ("decided", stages.decided),
-            (self.deed(), stages.signalled),
+            (self.action(), stages.signalled),
             (self.end(), finish.map_or(0, |f| f.exited)),
             ("available again", finish.map_or(0, |f| f.freed)),
         ];
@@ -204,7 +204,7 @@ impl Incident {
         }
     }
 
-    fn deed(&self) -> &'static str {
+    fn action(&self) -> &'static str {
         match (&self.asked, self.eviction.shadow) {
             (_, true) => "chosen",
             (Some(_), false) => "asked to go",

@@ -316,7 +316,7 @@ impl<D: Disk> Journal<D> {
 
     /// Writes a line behind what is acknowledged; it is acknowledged when it, and the file's name, are on disk.
     fn write(&mut self, line: &[u8]) -> Result<(), JournalError> {
-        self.mend()?;
+        self.repair()?;
         let Some(file) = &mut self.file else {
             return Err(self.error(io::ErrorKind::NotFound.into()));
         };
@@ -330,7 +330,7 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Puts right what an earlier failure has left: part of a line, names that are not on disk.
-    fn mend(&mut self) -> Result<(), JournalError> {
+    fn repair(&mut self) -> Result<(), JournalError> {
         if let (true, Some(file)) = (self.is_torn, &mut self.file) {
             if self.disk.cut(file, self.bytes).is_err() {
                 // At least the next record does not become its tail.

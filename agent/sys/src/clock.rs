@@ -83,7 +83,7 @@ impl WorkMark {
     }
 
     /// Nanoseconds until `now` in which the calling thread, which has made the mark, did not work. It works for `most` at
-    /// once: what is beyond that is a standstill of the whole machine, which the kernel charges to the thread that has the CPU.
+    /// once: what is beyond that is a pause of the whole machine, which the kernel charges to the thread that has the CPU.
     pub fn idle_until(self, now: u64, most: Duration) -> u64 {
         let worked = thread_cpu_ns().saturating_sub(self.cpu);
         let worked = worked.min(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_no_standstill() {
+    fn work_is_no_pause() {
         let mark = WorkMark::at(monotonic_ns());
         while thread_cpu_ns() - mark.cpu < 20_000_000 {
             std::hint::spin_loop();

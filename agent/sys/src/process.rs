@@ -21,11 +21,11 @@ pub fn raise_open_files() -> io::Result<()> {
 /// Gives each thread memory of its own to allocate from. By itself glibc has eight arenas for each CPU; with more threads than
 /// that a real-time thread waits for one that has lost its CPU. To be called before the first thread starts.
 pub fn separate_arenas() {
-    const MOST: i32 = 64;
+    const MAX: i32 = 64;
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, MOST)
+        libc::mallopt(libc::M_ARENA_MAX, MAX)
     };
 }
 

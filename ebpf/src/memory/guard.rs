@@ -15,7 +15,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, GuardLease, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, SLOTS_PER_SCOPE,
+    ABSENT_AFTER_NS, AgentLease, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, SLOTS_PER_SCOPE,
     VictimKey, VictimLimits, action, slot,
 };
 
@@ -29,7 +29,7 @@ use crate::{
 const SIGKILL: u32 = 9;
 
 #[map]
-static PINNED_GUARD: Array<GuardLease> = Array::with_max_entries(1, 0);
+static PINNED_GUARD: Array<AgentLease> = Array::with_max_entries(1, 0);
 /// The pods that may be killed from.
 #[map]
 static VICTIMS: HashMap<VictimKey, VictimLimits> =
@@ -137,7 +137,7 @@ pub fn kill_at_floor(scope: u32) {
 ///
 /// [`MemoryTrigger::full`]: evictd_common::memory::MemoryTrigger::full
 #[inline(never)]
-pub fn stand_in() {
+pub fn kill_without_agent() {
     let Some(guard) = PINNED_GUARD.get(0) else {
         return;
     };

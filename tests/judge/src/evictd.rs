@@ -203,8 +203,8 @@ impl Evictd {
             pressed: false,
             history: CounterHistory::new(incident.pods.len()),
             read: (0, 0),
-            growers: Growers::of(WATCHED, counter_jump(0, 0)),
-            limited_growers: (Growers::of(WATCHED_LIMITED, counter_jump(0, 0)), 0),
+            growers: Growers::new(WATCHED, counter_jump(0, 0)),
+            limited_growers: (Growers::new(WATCHED_LIMITED, counter_jump(0, 0)), 0),
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
         }
@@ -341,7 +341,7 @@ impl Evictd {
             growers.observe(number, now, held);
             let (grown, growth) = growers.steady_growth_of(number, now, since, limit);
             let left = limit.saturating_sub(held);
-            bounded = bounded.merged(LimitedGrowth::of(grown, growth, left));
+            bounded = bounded.merged(LimitedGrowth::new(grown, growth, left));
         }
         bounded
     }
@@ -380,7 +380,7 @@ impl Evictd {
             pace: self.pace,
             shortage: seen,
             pending,
-            profile: PaceProfile::of(Signal::MemoryAvailable, true),
+            profile: PaceProfile::for_threshold(Signal::MemoryAvailable, true),
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
@@ -551,7 +551,7 @@ impl Pods for SimulatedPods<'_, '_> {
         (0..self.candidates.len()).filter(is_denied).count()
     }
 
-    fn dying_in_time(&self) -> usize {
+    fn terminating_in_time(&self) -> usize {
         let victims = self.evictd.in_flight.iter();
         let in_time = victims.filter(|v| v.terminating.is_in_time(self.world.now));
         in_time.count()

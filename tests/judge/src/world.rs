@@ -14,7 +14,7 @@ use evictd_engine::{
 /// No step of the simulation is longer.
 const LONGEST_STEP: u64 = 20 * MS;
 /// Page cache that is to be written, in bytes, with which v1 has met the OOM killer.
-const LEAST_UNWRITTEN: f64 = (128 << 20) as f64;
+const LEAST_DIRTY: f64 = (128 << 20) as f64;
 /// Statistics of cache that turned active are flushed this late.
 const FLUSH: u64 = 2 * SECOND;
 /// The growth that the judge sees is measured over each of these, in nanoseconds: 1, 1.5, 2, 3, 4, 6, ... ms, up to 12 s.
@@ -669,7 +669,7 @@ impl<'a> World<'a> {
         // What allocates waits until it is written; how long is left out. On v1 reclaim may find nothing where little is left
         // (docs/decisions/0009-memory-guard.md).
         let least = match self.incident.scope {
-            ScopeKind::V1 => LEAST_UNWRITTEN,
+            ScopeKind::V1 => LEAST_DIRTY,
             ScopeKind::V2 | ScopeKind::Machine => 0.0,
         };
         let waits = (self.totals.dirty - least).max(newly_written);

@@ -67,7 +67,7 @@ pub fn is_granted(seen: &Seen) -> bool {
         _ => return false,
     };
     // Of configz; the chart grants it where it is set.
-    let of_configz = (verb, &*resource) == ("get", "nodes/proxy");
+    let from_configz = (verb, &*resource) == ("get", "nodes/proxy");
     let is_it =
         |right: &Right| right.verb == verb && right.group == group && right.name() == resource;
     let all: [&[Right]; 7] = [
@@ -79,5 +79,5 @@ pub fn is_granted(seen: &Seen) -> bool {
         &FLEET_ENTRY_RIGHTS,
         &SCRAPER_RIGHTS,
     ];
-    of_configz || resource == "selfsubjectaccessreviews" || all.concat().iter().any(is_it)
+    from_configz || resource == "selfsubjectaccessreviews" || all.concat().iter().any(is_it)
 }

@@ -7,11 +7,11 @@ use evictd_store::record::{PaceRecord, RequestRecord};
 use evictd_tests::{
     cgroup::PidsBeside,
     forker::{all_are_reaped, process_ids_of_the_machine},
+    held_in_exit::HeldInExit,
     mounts::Mounted,
     prelude::*,
     reaped::Reaped,
     stalled::{hold_up, thread_named},
-    unkillable::Undying,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -259,7 +259,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
 fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     let two = or_skip!(Two::on_disk("held", 128, 4096, "8Mi"));
     let [mut calm, greedy] = two.forkers();
-    let undying = Undying::hold(greedy.pid()).unwrap();
+    let in_exit = HeldInExit::hold(greedy.pid()).unwrap();
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let eviction = two.evicted();
@@ -273,7 +273,7 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     assert_eq!(two.files.evicted().len(), 1);
     assert!(is_alive(&mut calm));
     // However late it dies, its files go.
-    drop(undying);
+    drop(in_exit);
     assert!(is_emptied(&two.dir("greedy")));
 }
 
@@ -283,13 +283,13 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
 fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
     let two = or_skip!(Two::on_disk("dead", 128, 4096, "8Mi"));
     let [_calm, mut greedy] = two.forkers();
-    let undying = Undying::hold(greedy.pid()).unwrap();
+    let in_exit = HeldInExit::hold(greedy.pid()).unwrap();
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let eviction = two.evicted();
     agent.kill();
     let _agent = two.files.start(&[]);
-    drop(undying);
+    drop(in_exit);
     assert!(until(SOON, || !is_alive(&mut greedy)));
     // So long after its eviction it would be stuck, as it is where an agent had to start so late, and a little more.
     let is_due = SignedDuration::from_secs(10);
@@ -404,7 +404,7 @@ fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
     two.is_walked_often();
     let _agent = two.files.start(&[]);
     let hog = two.files.hog("greedy", &["--mib", "210", "--rate", "100"]);
-    let undying = Undying::hold(hog.pid()).unwrap();
+    let in_exit = HeldInExit::hold(hog.pid()).unwrap();
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     two.write("greedy", "data", 12);
     // It has been walked when a pod goes that is above its limit later than that.
@@ -412,7 +412,7 @@ fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
     two.write("calm", "data", 12);
     assert!(until(SOON, || two.files.evicted().len() > 1));
     let evictions = two.files.evictions();
-    drop(undying);
+    drop(in_exit);
     let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
     let expected = [("greedy", "memory.available"), ("calm", "emptydirfs.limit")];
     assert_eq!(evicted, expected);
@@ -469,7 +469,7 @@ fn one_pod_goes_as_in_the_kubelet(mut two: Two, signal: &str, ends: bool) {
     two.files.config["mode"] = json!("kubelet");
     let pods = two.forkers();
     // Whichever is the first.
-    let hold = |pod: &Forker| Undying::hold(pod.pid()).unwrap();
+    let hold = |pod: &Forker| HeldInExit::hold(pod.pid()).unwrap();
     let held = (!ends).then(|| pods.each_ref().map(hold));
     let _agent = two.files.start(&[]);
     assert!(until(SOON, || !two.files.evicted().is_empty()));
@@ -605,10 +605,10 @@ fn files_of_a_pod_that_was_asked_and_ended_without_an_agent_are_removed() {
     two.write("greedy", "data", 4);
     let agent = two.files.start(&[]);
     let greedy = two.files.hog("greedy", &["--mib", "110"]);
-    let undying = Undying::hold(greedy.pid()).unwrap();
+    let in_exit = HeldInExit::hold(greedy.pid()).unwrap();
     assert_eq!(two.asked().name, "greedy");
     agent.kill();
-    drop((undying, greedy));
+    drop((in_exit, greedy));
     assert!(two.dir("greedy").join("data").exists());
     let _agent = two.files.start(&[]);
     assert!(is_emptied(&two.dir("greedy")));

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use evictd_tests::{prelude::*, unkillable::Undying};
+use evictd_tests::{held_in_exit::HeldInExit, prelude::*};
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];
@@ -185,7 +185,7 @@ fn a_journal_of_another_version_counts() {
 /// and by one that is no pod.
 struct Dying {
     limited: Limited,
-    undying: Option<Undying>,
+    held: Option<HeldInExit>,
     hog: Hog,
     innocent: Option<Hog>,
     other: Hog,
@@ -200,7 +200,7 @@ impl Dying {
         let tmpfs = ["--way", "tmpfs", "--dir", "/dev/shm", "--mib", "150"];
         let (hog, scope) = (limited.files.hog("a", &tmpfs), limited.files.scope());
         assert!(scope.holds(145));
-        let undying = Undying::hold(hog.pid()).unwrap();
+        let held = HeldInExit::hold(hog.pid()).unwrap();
         let system = scope.child("system").unwrap();
         // So slow that the first victim's memory is waited for: at full speed it would not come in time.
         let rest = if has_innocent { "30" } else { "60" };
@@ -210,7 +210,7 @@ impl Dying {
         assert_eq!(limited.evicted(), ["a"]);
         Self {
             limited,
-            undying: Some(undying),
+            held: Some(held),
             hog,
             innocent,
             other,
@@ -219,7 +219,7 @@ impl Dying {
 
     /// It can die now, and does.
     fn dies(&mut self) {
-        self.undying = None;
+        self.held = None;
         self.hog.killed();
     }
 
@@ -236,7 +236,7 @@ impl Dying {
 }
 
 #[test]
-fn who_was_killed_before_the_restart_is_not_evicted_twice() {
+fn a_pod_killed_before_the_restart_is_not_evicted_twice() {
     let mut dying = as_root!(Dying::new("dying", false));
     let agent = dying.limited.start();
     let limited = &dying.limited;

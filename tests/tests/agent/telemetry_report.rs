@@ -121,7 +121,7 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     has(&report(&files, &[]), &[id]);
     let named: Value = serde_json::from_str(&report(&files, &[id, "-o", "json"])).unwrap();
     assert_eq!(named["incident"], *incident);
-    // An agent that ends leaves nothing unwritten.
+    // An agent that ends has written everything.
 }
 
 /// The kubelet takes no static pod.
@@ -340,7 +340,7 @@ fn what_is_not_there_is_refused() {
 
 // R13, R44
 #[test]
-fn who_would_be_next_and_how_long_it_will_last() {
+fn the_next_pod_and_how_long_memory_will_last() {
     let files = as_root!(Files::of_hog_and_calm("top", 512));
     let config = files.write().unwrap();
     let _calm = files.hog("calm", &["--mib", "40"]);

@@ -201,7 +201,7 @@ fn owned(pod: &mut Pod) {
 }
 
 #[test]
-fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
+fn pods_that_come_back_hold_the_condition_for_longer_each_time() {
     // R17, R29
     let holds = vec![60, 120, 240, 480, 960, 1920, 3600, 3600];
     for (mode, holds) in [(Mode::Evictd, holds), (Mode::Kubelet, vec![])] {
@@ -243,7 +243,7 @@ fn an_eviction_has_one_recreation() {
 
 // R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.
 #[test]
-fn who_was_out_of_sight_for_a_round_has_not_come_back() {
+fn a_pod_that_was_not_seen_for_a_cycle_has_not_come_back() {
     let mut planner = planner(Mode::Evictd, one_gib());
     let calm = |second| Node::with_memory(4000, second);
     let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);
@@ -304,7 +304,7 @@ fn a_pod_that_is_named_after_its_eviction_comes_back() {
 /// recreation.
 // R17, R29
 #[test]
-fn who_was_not_evicted_does_not_come_back() {
+fn a_pod_that_was_not_evicted_does_not_come_back() {
     let mut planner = planner(Mode::Evictd, one_gib());
     let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
     let short = |second, name| Node::with_memory(900, second).pod(name, 300).that(owned);

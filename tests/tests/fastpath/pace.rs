@@ -12,9 +12,9 @@ use evictd_node::{cgroup::memory::Version, proc::machine::has_mglru};
 use evictd_store::record::oom_kill::OomCause;
 use evictd_tests::{
     cgroup::begin_in,
+    held_in_exit::HeldInExit,
     node::{machine, mem_available},
     prelude::*,
-    unkillable::Undying,
 };
 
 const LONG: Duration = Duration::from_secs(120);
@@ -228,10 +228,10 @@ fn a_start_at_full_speed_beside_a_few_logs_kills_no_pod() {
 
 /// A pod has left page cache that is not written yet, or goes on writing. One that starts at full speed beside it, and ends
 /// its growth with more than the threshold left by the kubelet's count, takes none with it.
-fn a_start_beside_unwritten_cache_kills_no_pod(goes_on: bool) {
+fn a_start_beside_dirty_cache_kills_no_pod(goes_on: bool) {
     skip_if!(has_mglru(Path::new("/sys")).then_some("what grows does not wait for the writeback"));
     for limited in [Limited::Pods, Limited::Node] {
-        let mut scene = Scene::new("pace-unwritten", 512, limited);
+        let mut scene = Scene::new("pace-dirty", 512, limited);
         let _agent = scene.files.start(&[]);
         let mib = if goes_on { "1000" } else { "300" };
         let mut worker = scene.start("worker", &["--way", "write", "--mib", mib, "--size", mib]);
@@ -257,9 +257,9 @@ fn a_start_beside_unwritten_cache_kills_no_pod(goes_on: bool) {
 
 scenes! {
     // R40, R43
-    fn a_start_beside_what_a_pod_has_written_kills_no_pod() unless no_room() => a_start_beside_unwritten_cache_kills_no_pod(false);
+    fn a_start_beside_what_a_pod_has_written_kills_no_pod() unless no_room() => a_start_beside_dirty_cache_kills_no_pod(false);
     // R40, R43
-    fn a_start_beside_a_pod_that_writes_kills_no_pod() unless no_room() => a_start_beside_unwritten_cache_kills_no_pod(true);
+    fn a_start_beside_a_pod_that_writes_kills_no_pod() unless no_room() => a_start_beside_dirty_cache_kills_no_pod(true);
 }
 
 /// Active page cache alone brings the kubelet's count below the threshold, and stays: after ten seconds the first pod in the order goes,
@@ -592,7 +592,7 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     let mut held = Hog::start(&scene.container("hog"), &in_memory).unwrap();
     let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("hog"))).unwrap();
     assert!(until(LONG, || memory.usage().unwrap() > 235 * MIB));
-    let undying = Undying::hold(held.pid()).unwrap();
+    let in_exit = HeldInExit::hold(held.pid()).unwrap();
     // The next one grows beside it.
     scene
         .start("worker", &["--mib", "400", "--rate", "40"])
@@ -603,7 +603,7 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     std::thread::sleep(MOMENT);
     let (evicted, stuck) = (scene.evicted(), stuck());
     let kills = memory.oom_kills().unwrap();
-    drop(undying);
+    drop(in_exit);
     held.killed();
     assert_eq!(evicted, ["hog", "worker"]);
     assert_eq!((stuck, kills), (1, 0));

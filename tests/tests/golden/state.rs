@@ -37,7 +37,7 @@ fn incident(is_full: bool) -> Incident {
             deferred_per_second: 7,
             swap: 13,
         },
-        unwritten: 25,
+        dirty_or_writeback: 25,
         awaits_writeback: true,
         swapped: 18,
         swap_free: 0,

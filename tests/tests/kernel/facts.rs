@@ -5,12 +5,12 @@ use evictd_node::{
     cgroup::memory::Version,
     proc::{machine::memory_total, numa},
 };
-use evictd_tests::{cgroup::holds, node::mem_available, prelude::*, unkillable::Undying};
+use evictd_tests::{cgroup::holds, held_in_exit::HeldInExit, node::mem_available, prelude::*};
 
 #[test]
 fn btf_describes_the_charge_path() {
     skip_if!(no_bpf());
-    let btf = Btf::of_kernel().unwrap();
+    let btf = Btf::from_sys_fs().unwrap();
     let types = fs::read("/sys/kernel/btf/vmlinux").unwrap();
     let name = b"\0page_counter_try_charge\0";
     assert!(types.windows(name.len()).any(|w| w == name));
@@ -48,7 +48,7 @@ fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
     let usage = |pod: &Path| MemoryCgroup::open(pod).unwrap().usage().unwrap();
     let mut victim = Hog::start(&dying, &["--mib", "100"]).unwrap();
     assert!(holds(&dying, 100));
-    let undying = Undying::hold(victim.pid()).unwrap();
+    let held = HeldInExit::hold(victim.pid()).unwrap();
     victim.kill().unwrap();
     // It comes to the limit at 60.
     let mut grows = Hog::start(&other, &["--mib", "100"]).unwrap();
@@ -58,7 +58,7 @@ fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
     let kills = [node.path(), &dying, &other].map(|dir| MemoryCgroup::open(dir).unwrap());
     assert!(kills.iter().all(|group| group.oom_kills().unwrap() == 0));
     assert!(usage(&dying) < 60 * MIB, "the reaper has taken its memory");
-    drop(undying);
+    drop(held);
     victim.killed();
 }
 

@@ -74,9 +74,9 @@ fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
 fn a_silent_hook_is_replaced() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
-    for (is_silent, expected) in [(false, CountHook::Typed), (true, CountHook::Sampler)] {
+    for (is_stale, expected) in [(false, CountHook::Typed), (true, CountHook::Sampler)] {
         let (mut object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
-        if is_silent {
+        if is_stale {
             object.detach("inodes_ext4_made");
             object.detach("inodes_ext4_freed");
         }
@@ -84,12 +84,12 @@ fn a_silent_hook_is_replaced() {
         let (_, selected) = trigger.selected_hook(0).unwrap();
         assert_eq!(selected.hook, expected);
         let failed = |(_, reason): &(CountHook, String)| reason.contains("self-test failed");
-        assert_eq!(selected.refused.iter().any(failed), is_silent);
+        assert_eq!(selected.refused.iter().any(failed), is_stale);
         assert!(!disk.path().join("self-test").exists());
         // It counts on, by statfs alone where the hook is gone.
         let sample = sampled(&mut trigger);
         assert!(sample.available > 0);
-        assert_eq!(trigger.counted(0).unwrap().is_none(), is_silent);
+        assert_eq!(trigger.counted(0).unwrap().is_none(), is_stale);
     }
 }
 
@@ -161,7 +161,7 @@ fn a_file_that_grows_on_xfs_makes_no_hook_silent() {
     std::thread::sleep(Duration::from_millis(3500));
     let end = available();
     assert!(begin - end > 32, "{begin} {end}");
-    assert!(!trigger.is_silent(0));
+    assert!(!trigger.is_stale(0));
 }
 
 /// What a container writes to its overlay is made on the upper layer's filesystem, by the container's own task.
@@ -300,7 +300,7 @@ fn subvolumes_of_btrfs_are_one_filesystem() {
 fn btrfs_has_cgroup_counts_but_no_signal() {
     let cgroup = with_bpf!(TestCgroup::new("btrfs", 256 * MIB).unwrap());
     // The typed hook knows the kernel's own types, and none of a module.
-    let kernel = or_skip!(Btf::of_kernel());
+    let kernel = or_skip!(Btf::from_sys_fs());
     let has_type = kernel.tracepoint_argument_is_pointer("btrfs_inode_new", 0);
     skip_if!(has_type.is_none().then_some("btrfs is a module here"));
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));

@@ -7,7 +7,7 @@ use evictd_node::{
     cgroup::{
         end::{ask_to_end, kill_left, kill_until_empty},
         kill::CgroupKiller,
-        members::{KillResult, MOST_AT_ONCE, signal_members},
+        members::{KillResult, MAX_AT_ONCE, signal_members},
     },
     proc::pidfd::Signal,
 };
@@ -84,7 +84,7 @@ fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> KillResult {
 }
 
 #[test]
-fn who_has_left_the_cgroup_is_not_killed() {
+fn a_process_that_has_left_the_cgroup_is_not_killed() {
     let stage = as_root!(Stage::new("left"));
     let (mut stays, mut leaves) = (idle(&stage.container), idle(&stage.container));
     let round = kill_listed(&stage.container, || {
@@ -343,7 +343,7 @@ fn two_hundred_processes_die_with_no_pid_left() {
 #[test]
 fn a_deciding_thread_signals_so_many_of_a_large_pod() {
     skip_if!(in_guest().then_some("an emulated machine takes a minute to make the processes"));
-    let most = MOST_AT_ONCE;
+    let most = MAX_AT_ONCE;
     let stage = as_root!(Stage::new("many"));
     let killer = CgroupKiller::open(&stage.pod).unwrap();
     timed(&stage, most + 400, || {
@@ -402,7 +402,7 @@ fn a_pod_dies_completely_with_few_descriptors_left_or_none() {
 }
 
 #[test]
-fn who_opens_a_pod_waits_for_descriptors() {
+fn a_pod_is_opened_once_there_are_descriptors() {
     let stage = as_root!(Stage::new("wait"));
     let mut member = idle(&stage.container);
     let exhausted = Exhausted::but(0);

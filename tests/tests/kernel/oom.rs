@@ -8,8 +8,8 @@ use evictd_sys::page::page_size;
 use evictd_tests::{
     agent::limit_capabilities,
     cgroup::{holds, oom_kills_of_machine},
+    held_in_exit::HeldInExit,
     prelude::*,
-    unkillable::Undying,
 };
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
@@ -236,7 +236,7 @@ fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
     let other = files.scope().child("kubepods/other/c1").unwrap();
     let _agent = files.start(&[]);
     let mut hog = Hog::start(&container, &["--mib", "60"]).unwrap();
-    let undying = Undying::hold(hog.pid()).unwrap();
+    let held = HeldInExit::hold(hog.pid()).unwrap();
     assert!(until(SOON, || requests(files.records()).len() == 1));
     Hog::until_killed(&other, &["--mib", "300", "--oom-score-adj", "1000"]);
     let kill = files.oom_kill().expect("it is in the journal");
@@ -249,7 +249,7 @@ fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
     );
     // The thread that holds it may be told of its end as well as this one.
     hog.kill().unwrap();
-    drop(undying);
+    drop(held);
 }
 
 /// The kernel chooses a process that has SIGKILL already, and marks it as any victim. It counts kills for the whole machine,
@@ -277,7 +277,7 @@ fn helped_then_killed() -> ((u32, OomCause), u32) {
     let _agent = files.start(&["--shadow"]);
     let mut victim = Hog::start(&container, &["--mib", "100"]).unwrap();
     assert!(holds(&container, 100));
-    let undying = Undying::hold(victim.pid()).unwrap();
+    let held = HeldInExit::hold(victim.pid()).unwrap();
     victim.kill().unwrap();
     let mut grows = Hog::start(&other, &["--mib", "100"]).unwrap();
     assert!(holds(&other, 100) && grows.is_alive());
@@ -289,7 +289,7 @@ fn helped_then_killed() -> ((u32, OomCause), u32) {
     let pid = killed.pid();
     killed.killed();
     let kill = files.oom_kill().expect("it is in the journal");
-    drop(undying);
+    drop(held);
     victim.killed();
     ((kill.pid, kill.cause), pid)
 }

@@ -2,7 +2,7 @@
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
 use evictd_sys::clock::boot_id;
-use evictd_tests::{apiserver, cgroup::holds, prelude::*, scrape::value, unkillable::Undying};
+use evictd_tests::{apiserver, cgroup::holds, held_in_exit::HeldInExit, prelude::*, scrape::value};
 
 const WILD: [&str; 2] = ["--mib", "1024"];
 
@@ -49,7 +49,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
 #[test]
 fn pods_whose_sigkill_is_refused_live_on() {
     const CAP_KILL: libc::c_ulong = 5;
-    let member = as_root!(ClusterNode::new("unkillable", 256).unwrap());
+    let member = as_root!(ClusterNode::new("held_in_exit", 256).unwrap());
     let mut hogs = [1, 2, 3, 4].map(|number| {
         let cgroup = member.best_effort(&format!("pod-{number}"), number);
         if cgroup.join("cgroup.kill").exists() {
@@ -417,7 +417,7 @@ fn without_an_api_server_the_cgroups_tell() {
 // R42: a pod that the API server has not told of may be of any priority. It goes when nothing else is left, although it uses
 // most from the start.
 #[test]
-fn who_is_not_known_yet_goes_after_all_others() {
+fn a_pod_that_is_not_known_yet_goes_after_all_others() {
     let member = as_root!(ClusterNode::new("notknown", 256).unwrap());
     let important = member.pod("important", 1, "Burstable", 1000, Some("100Mi"));
     let important = important.unwrap();
@@ -550,11 +550,11 @@ fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
 // R42
 #[test]
 fn an_evicted_pod_that_does_not_die_has_an_event() {
-    let (mut member, wild) = as_root!(ClusterNode::with_wild("undying").unwrap());
+    let (mut member, wild) = as_root!(ClusterNode::with_wild("held").unwrap());
     let shown = listen(&mut member.config, "metricsAddress");
     let agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "220", "--rate", "200", "--wait"]).unwrap();
-    let undying = Undying::hold(hog.pid()).unwrap();
+    let held = HeldInExit::hold(hog.pid()).unwrap();
     hog.go().unwrap();
     let told = |m: &ClusterNode| events(m, "EvictedPodStuck", "Pod");
     assert!(member.wait(SOON, |m| !told(m).is_empty()));
@@ -562,7 +562,7 @@ fn an_evicted_pod_that_does_not_die_has_an_event() {
     let signalled = member.evictions()[0].stages.signalled;
     sleep_from(signalled, Duration::from_secs(13));
     let counted = value(&shown, "evictd_evicted_pods_stuck_total");
-    drop(undying);
+    drop(held);
     hog.killed();
     drop(agent);
     assert_eq!(counted, Some(1));

@@ -8,7 +8,7 @@ use evictd_engine::{
 };
 use evictd_kube::fleet_brake::{FleetBrake, ReportTimes};
 use evictd_tests::{
-    apiserver::State, policy_fixture::BarePod, prelude::*, watch_fixture::Following,
+    apiserver::State, policy_fixture::BarePod, prelude::*, watch_fixture::WatchFixture,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,11 +25,11 @@ struct Node {
 }
 
 impl Node {
-    fn new(following: &Following, name: &str) -> Self {
+    fn new(following: &WatchFixture, name: &str) -> Self {
         Self::with_window(following, name, Duration::from_secs(600))
     }
 
-    fn with_window(following: &Following, name: &str, window: Duration) -> Self {
+    fn with_window(following: &WatchFixture, name: &str, window: Duration) -> Self {
         let config = FleetConfig {
             config_map: ConfigMapName {
                 namespace: SPACE.into(),
@@ -70,13 +70,13 @@ fn maps(state: &mut State) {
 }
 
 /// A server on which these nodes have told of evictions.
-fn with_entries(entries: Value) -> Following {
+fn with_entries(entries: Value) -> WatchFixture {
     let start = |server: &mut ApiServer| {
         let mut state = server.state();
         maps(&mut state);
         state.put_config_map(SPACE, EVICTIONS, entries);
     };
-    Following::new(start).unwrap()
+    WatchFixture::new(start).unwrap()
 }
 
 fn entries(state: &State) -> Vec<String> {
@@ -92,7 +92,7 @@ fn ago(minutes: i64) -> Value {
 
 #[test]
 fn nodes_that_evict_slow_all_down_and_then_pause_them() {
-    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
     let (one, two, calm) = (
         Node::new(&f, "n1"),
         Node::new(&f, "n2"),
@@ -178,7 +178,7 @@ fn old_entries_keep_no_new_one_away() {
     let old = (0..2500).map(|node| (format!("old-{node}"), ago(60)));
     let f = with_entries(Value::Object(old.collect()));
     Node::new(&f, "n1").evicts();
-    let is_reported = |f: &Following| entries(&f.server.state()).contains(&"n1".to_owned());
+    let is_reported = |f: &WatchFixture| entries(&f.server.state()).contains(&"n1".to_owned());
     assert!(f.wait(is_reported));
     assert!(entries(&f.server.state()).len() < 2500);
 }
@@ -195,7 +195,7 @@ fn a_wrong_clock_removes_no_entry_that_counts_for_others() {
 /// What cannot be reported changes nothing, and is reported later.
 #[test]
 fn without_the_api_server_each_node_goes_on_by_itself() {
-    let f = Following::new(|server| {
+    let f = WatchFixture::new(|server| {
         let mut state = server.state();
         state.fails("GET", EVICTIONS, 2, InjectedFault::Status(503));
     })
@@ -213,12 +213,12 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
 /// An API server that was away for a while hears of evictions of that time, not of all nodes' evictions at once.
 #[test]
 fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
-    let away = |f: &Following| {
+    let away = |f: &WatchFixture| {
         let mut state = f.server.state();
         state.fails("", EVICTIONS, usize::MAX, InjectedFault::Status(503));
     };
-    let is_back = |f: &Following| f.server.state().faults.clear();
-    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let is_back = |f: &WatchFixture| f.server.state().faults.clear();
+    let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
     away(&f);
     let window = Duration::from_secs(8);
     let node = Node::with_window(&f, "n1", window);
@@ -248,7 +248,7 @@ fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
 /// An agent that ends at once after an eviction has not told of it.
 #[test]
 fn an_eviction_of_an_earlier_agent_is_reported_while_it_counts() {
-    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
     let restarted = |name: &str, minutes: i64| {
         let node = Node::new(&f, name);
         let ago = i64::try_from(monotonic_ns()).unwrap() - minutes * 60_000_000_000;
@@ -272,14 +272,14 @@ fn an_eviction_of_an_earlier_agent_is_reported_while_it_counts() {
 #[test]
 fn a_missing_config_map_is_noticed_without_an_eviction() {
     for missing in [NAME, EVICTIONS] {
-        let f = Following::new(|server| {
+        let f = WatchFixture::new(|server| {
             let mut state = server.state();
             let there = if missing == NAME { EVICTIONS } else { NAME };
             state.put_config_map(SPACE, there, json!({}));
         })
         .unwrap();
         let node = Node::new(&f, "n1");
-        let asked = |f: &Following| {
+        let asked = |f: &WatchFixture| {
             let state = f.server.state();
             state.count("GET", EVICTIONS) > 0 && state.count("GET", "/configmaps") > 1
         };
@@ -294,7 +294,7 @@ fn a_missing_config_map_is_noticed_without_an_eviction() {
 /// The last report counts.
 #[test]
 fn a_report_that_fails_is_noticed() {
-    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
     let node = Node::new(&f, "n1");
     assert!(f.wait(|_| node.fleet.is_available()));
     f.server

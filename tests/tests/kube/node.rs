@@ -176,19 +176,19 @@ fn shadow_mode_leaves_alone_what_is_there() {
 // R7: its own time takes it away: without a look or an event.
 #[test]
 fn what_was_left_goes_when_its_time_is_over() {
-    let kept = Kept {
+    let kept = PolicyFixture {
         taints: &[TAINT],
         with_condition: true,
         taint: Some(TaintConfig::default()),
         stays: Some(Duration::from_millis(300)),
-        ..Kept::default()
+        ..PolicyFixture::default()
     };
     kept.until(is_clean);
 }
 
 /// A node on which an earlier agent has left taints and a condition, and an agent that keeps it.
 #[derive(Default)]
-struct Kept<'a> {
+struct PolicyFixture<'a> {
     taints: &'a [&'a str],
     with_condition: bool,
     /// The agent's own taint, and prefixes of earlier ones.
@@ -203,7 +203,7 @@ struct Kept<'a> {
     repeat: Option<Duration>,
 }
 
-impl Kept<'_> {
+impl PolicyFixture<'_> {
     /// Keeps the node until the condition holds.
     fn until(self, done: impl Fn(&State) -> bool) -> ApiServer {
         let Self {
@@ -282,21 +282,21 @@ fn taints_of_an_earlier_configuration_go() {
         (custom_left, true, None, former, vec![kept]),
         (custom_left, true, Some(default), former, vec![kept, left]),
     ] {
-        let node = Kept {
+        let node = PolicyFixture {
             taints: &[there],
             with_condition,
             taint,
             former,
-            ..Kept::default()
+            ..PolicyFixture::default()
         };
         let server = node.until(|s| s.taints() == expected);
         assert_eq!(has_condition(&server.state()), with_condition, "{there}");
     }
     // One that no configuration has named belongs to another component.
-    let node = Kept {
+    let node = PolicyFixture {
         taints: &[custom_left],
         wanted: wanted(),
-        ..Kept::default()
+        ..PolicyFixture::default()
     };
     let server = node.until(has_condition);
     assert_eq!(server.state().taints(), [kept, custom_left]);
@@ -320,7 +320,7 @@ fn each_condition_has_its_taint() {
         NodeCondition::MemoryPressure,
         NodeCondition::PidPressure,
     ]);
-    let node = Kept {
+    let node = PolicyFixture {
         taint: Some(TaintConfig {
             set_after: Duration::ZERO,
             ..TaintConfig::default()
@@ -330,7 +330,7 @@ fn each_condition_has_its_taint() {
             pressed: all,
             message: "short".to_owned(),
         },
-        ..Kept::default()
+        ..PolicyFixture::default()
     };
     let keys = ["disk", "memory", "pid"].map(|name| format!("evictd.dev/{name}-pressure"));
     let has = |s: &State| keys.iter().all(|key| s.taints().contains(&&**key));
@@ -345,11 +345,11 @@ fn the_condition_is_written_when_the_taint_is_refused() {
         set_after: Duration::ZERO,
         ..TaintConfig::default()
     };
-    let node = Kept {
+    let node = PolicyFixture {
         taint: Some(taint),
         refusal: Some(("/nodes/n2", 403)),
         wanted: wanted(),
-        ..Kept::default()
+        ..PolicyFixture::default()
     };
     let server = node.until(says);
     let state = server.state();
@@ -361,11 +361,11 @@ fn the_condition_is_written_when_the_taint_is_refused() {
 /// A Node that is made anew under its name says nothing: what holds is written again.
 #[test]
 fn what_holds_is_said_again() {
-    let node = Kept {
+    let node = PolicyFixture {
         taint: Some(custom()),
         wanted: wanted(),
         repeat: Some(Duration::from_millis(200)),
-        ..Kept::default()
+        ..PolicyFixture::default()
     };
     node.until(|state| {
         let patches = state.count("PATCH", "/nodes/n2/status");
@@ -376,10 +376,10 @@ fn what_holds_is_said_again() {
 // A lost answer: what was asked for may be there or not, and has the same time in either case.
 #[test]
 fn a_condition_that_is_written_again_has_its_time() {
-    let node = Kept {
+    let node = PolicyFixture {
         refusal: Some(("/nodes/n2/status", 500)),
         wanted: wanted(),
-        ..Kept::default()
+        ..PolicyFixture::default()
     };
     let server = node.until(has_condition);
     let state = server.state();

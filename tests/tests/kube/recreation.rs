@@ -32,7 +32,7 @@ fn has_taint(state: &State) -> bool {
 }
 
 #[test]
-fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
+fn a_pod_that_comes_back_at_once_holds_the_condition_for_longer() {
     let mut member = as_root!(node("comeback"));
     let address = listen(&mut member.config, "metricsAddress");
     let recreations = |count: usize| {

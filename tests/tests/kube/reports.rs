@@ -12,21 +12,21 @@ use evictd_store::{
     record::{EvictionRecord, RequestRecord},
 };
 use evictd_sys::clock::boot_id;
-use evictd_tests::{apiserver, prelude::*, watch_fixture::Following};
+use evictd_tests::{apiserver, prelude::*, watch_fixture::WatchFixture};
 use tokio::sync::mpsc;
 
 /// Enough for what waits for nothing, and less than what is held up by a request without an answer.
 const AT_ONCE: Duration = Duration::from_secs(6);
 
 struct Reports {
-    f: Following,
+    f: WatchFixture,
     queue: mpsc::Sender<Job>,
     _disk: DiskThread,
 }
 
 /// A reporter that has nothing to do.
 fn reports(evicted_pods: EvictedPods) -> Reports {
-    let f = Following::new(|_| {}).unwrap();
+    let f = WatchFixture::new(|_| {}).unwrap();
     let journal = Journal::open(&f.server.dir().join("state")).unwrap();
     let disk = DiskThread::start(journal).unwrap();
     let (client, pods) = (Arc::clone(&f.connection), Arc::new(WatchedPods::default()));

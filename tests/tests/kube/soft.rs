@@ -248,7 +248,7 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
 
 // R12: the API server has only the mirror of a static pod; critical pods are protected here as on every path.
 #[test]
-fn who_cannot_be_ended_is_not_asked() {
+fn a_pod_that_cannot_be_ended_is_not_asked() {
     let of_file = Pod {
         is_static: true,
         is_mirror: true,
@@ -358,7 +358,7 @@ fn a_pod_that_has_completed_is_not_deleted() {
 
 // A pod that is gone, or another one of its name: nothing is done to it, and no other pod goes for it.
 #[test]
-fn who_is_gone_is_not_replaced_by_the_next_one() {
+fn a_pod_that_is_gone_is_not_replaced_by_the_next_one() {
     let mut soft = soft(json!({}));
     let mut state = soft.server.state();
     state.remove(Collection::Pods, "default", "web-2");

@@ -3,24 +3,24 @@
 use std::ops::Deref;
 
 use evictd_kube::watch::pods::{self, WatchedPods};
-use evictd_tests::{apiserver::pod, prelude::*, watch_fixture::Following};
+use evictd_tests::{apiserver::pod, prelude::*, watch_fixture::WatchFixture};
 use jiff::{SignedDuration, Timestamp};
 
 struct Watching {
-    following: Following,
+    following: WatchFixture,
     shared: Arc<WatchedPods>,
 }
 
 impl Deref for Watching {
-    type Target = Following;
+    type Target = WatchFixture;
 
-    fn deref(&self) -> &Following {
+    fn deref(&self) -> &WatchFixture {
         &self.following
     }
 }
 
 fn start(prepare: impl FnOnce(&mut ApiServer)) -> Watching {
-    let following = Following::new(prepare).unwrap();
+    let following = WatchFixture::new(prepare).unwrap();
     let (connection, shared) = (Arc::clone(&following.connection), Arc::default());
     following.spawn(pods::run(connection, NODE.into(), Arc::clone(&shared)));
     Watching { following, shared }

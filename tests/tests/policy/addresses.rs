@@ -6,7 +6,7 @@ use evictd_tests::{
     apiserver::State,
     policy_fixture::{BarePod, gated},
     prelude::*,
-    watch_fixture::Following,
+    watch_fixture::WatchFixture,
 };
 
 const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
@@ -32,14 +32,14 @@ fn slice(servers: &[&str]) -> Value {
 
 /// What keeps gates that ask pods at these addresses, and their pods.
 struct Gates {
-    f: Following,
+    f: WatchFixture,
     _pods: Vec<Arc<BarePod>>,
     _worker: Worker,
 }
 
 impl Gates {
     fn new(prepare: impl FnOnce(&mut State), configured: &[&str]) -> Self {
-        let f = Following::new(|server| prepare(&mut server.state())).unwrap();
+        let f = WatchFixture::new(|server| prepare(&mut server.state())).unwrap();
         let evaluator = Arc::clone(f.store.evaluator());
         let pod = |ip: &&str| {
             Arc::new(BarePod::new(Pod {
@@ -70,7 +70,7 @@ impl Gates {
 
     fn says(&self, pod: &str, reason: &str) {
         let name = format!("default/{pod}");
-        let error = |f: &Following| {
+        let error = |f: &WatchFixture| {
             let all = f.store.evaluator().explain();
             let one = all.into_iter().find(|e| e.pod == name)?;
             one.rules[0].gates[0].error.clone()
@@ -146,7 +146,7 @@ fn configured_networks_and_a_server_that_hangs() {
 /// Without a gate that asks a server nothing is read.
 #[test]
 fn nothing_is_read_for_no_gate() {
-    let f = Following::new(|_| {}).unwrap();
+    let f = WatchFixture::new(|_| {}).unwrap();
     let (connection, evaluator) = (Arc::clone(&f.connection), Arc::clone(f.store.evaluator()));
     f.spawn(cluster_addresses::run(
         connection,

@@ -1,7 +1,7 @@
 //! Policies that the API server tells of: in force by watch, with a status that one agent writes (R12, R34, R38).
 
 use evictd_kube::watch::namespaces;
-use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
+use evictd_tests::{apiserver::State, prelude::*, watch_fixture::WatchFixture};
 
 const NEVER: &str = "Never";
 
@@ -9,13 +9,13 @@ fn spec(evict: &str) -> Value {
     json!({"rules": [{"name": "r", "evict": evict}]})
 }
 
-fn start(spread: u64, prepare: impl FnOnce(&mut State)) -> Following {
-    let f = Following::new(|server| prepare(&mut server.state())).unwrap();
+fn start(spread: u64, prepare: impl FnOnce(&mut State)) -> WatchFixture {
+    let f = WatchFixture::new(|server| prepare(&mut server.state())).unwrap();
     f.policies(&f.store, Duration::from_millis(spread));
     f
 }
 
-fn patches(f: &Following) -> usize {
+fn patches(f: &WatchFixture) -> usize {
     f.server.state().count("PATCH", "/evictionpolicies/")
 }
 
@@ -93,7 +93,7 @@ fn a_status_that_is_right_is_not_written_again() {
 /// writes twice.
 #[test]
 fn many_agents_write_once() {
-    let f = Following::new(|_| {}).unwrap();
+    let f = WatchFixture::new(|_| {}).unwrap();
     for _ in 0..20 {
         f.policies(&f.store, Duration::from_secs(2));
     }
@@ -121,7 +121,7 @@ fn a_conflict_means_another_look() {
     assert!(patch.body["metadata"]["resourceVersion"].is_string());
 }
 
-/// Conditions of others stay, and two opinions do not write against each other.
+/// Conditions of others stay, and two own_statuses do not write against each other.
 #[test]
 fn two_opinions_do_not_fight() {
     let theirs = json!({"type": "Audited", "status": "True"});
@@ -202,12 +202,12 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
         settled,
     ));
     assert!(f.wait(|f| !f.in_force().is_empty()));
-    let asked = |f: &Following| f.server.state().count("GET", "/api/v1/namespaces");
+    let asked = |f: &WatchFixture| f.server.state().count("GET", "/api/v1/namespaces");
     assert_eq!(asked(&f), 0, "the name needs no watch");
 
     let by_tier = of_namespaces("tier", "gold");
     f.server.state().put_policy("by-tier", by_tier);
-    let tier = |f: &Following, namespace: &str| {
+    let tier = |f: &WatchFixture, namespace: &str| {
         let known = f.store.evaluator().namespaces().labels;
         known.get(namespace).cloned().unwrap_or_default()
     };
@@ -219,7 +219,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
     f.server.state().remove(Collection::Namespaces, "", "late");
     assert!(f.wait(|f| tier(f, "late").is_empty()));
 
-    let watching = |f: &Following| f.server.state().watches();
+    let watching = |f: &WatchFixture| f.server.state().watches();
     assert_eq!(watching(&f), 2);
     f.server.state().remove(Collection::Policies, "", "by-tier");
     assert!(f.wait(|f| watching(f) == 1));

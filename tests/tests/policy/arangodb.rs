@@ -4,7 +4,7 @@ use evictd_engine::permit::Permission;
 use evictd_policy::{Evict, EvictionPolicy, Namespaces, PolicySet, Wait, file, gate::Secrets};
 use evictd_tests::{
     deploy,
-    policy_fixture::{Kept, labels},
+    policy_fixture::{PolicyFixture, labels},
     prelude::*,
     scripted::{Script, Scripted},
     tls::Authority,
@@ -78,9 +78,9 @@ impl Trusted {
     }
 
     /// Pods under the shipped policy.
-    fn keep(&self, name: &str, pods: Vec<Pod>, port: u16, coordinator: &str) -> Kept {
+    fn keep(&self, name: &str, pods: Vec<Pod>, port: u16, coordinator: &str) -> PolicyFixture {
         let policy = arangodb(port, coordinator);
-        Kept::new(name, pods, vec![policy], self.secrets.clone())
+        PolicyFixture::new(name, pods, vec![policy], self.secrets.clone())
     }
 
     fn server(&self, host: u8, port: u16) -> Scripted {
@@ -108,23 +108,23 @@ fn types_without_conditions() {
         ("syncmaster", Evict::Always, seconds(15)),
         ("syncworker", Evict::Always, seconds(60)),
     ] {
-        let ruling = set.ruling(&member("m", role, ""), &enabled);
-        let rule = ruling.rules[0].rule();
+        let matched = set.match_pod(&member("m", role, ""), &enabled);
+        let rule = matched.rules[0].rule();
         let waits = [rule.no_execute.unreachable, rule.no_execute.not_ready];
         assert_eq!((&rule.evict, waits), (&evict, [wait; 2]), "{role}");
     }
     for role in ["dbserver", "agent"] {
-        let ruling = set.ruling(&member("m", role, ""), &enabled);
-        let rule = ruling.rules[0].rule();
+        let matched = set.match_pod(&member("m", role, ""), &enabled);
+        let rule = matched.rules[0].rule();
         assert!(matches!(rule.evict, Evict::When(_)));
         assert_eq!(rule.no_execute.unreachable, seconds(300));
         assert_eq!(rule.limits[0].max_evicted_at_once, Some(1));
     }
     let mut other = member("m", "dbserver", "");
     other.labels.insert("app".into(), "postgres".into());
-    assert!(set.ruling(&other, &enabled).rules.is_empty());
+    assert!(set.match_pod(&other, &enabled).rules.is_empty());
     // The labels of a pod are not enough.
-    let elsewhere = set.ruling(&member("m", "single", ""), &namespace(BTreeMap::new()));
+    let elsewhere = set.match_pod(&member("m", "single", ""), &namespace(BTreeMap::new()));
     assert!(elsewhere.rules.is_empty());
 }
 
@@ -153,7 +153,7 @@ fn a_db_server_goes_drained_and_leading_nothing() {
     coordinator.json(SHARDS, shards("DBServer0001", "DBServer0001"));
     let pods = vec![member("prmr", "dbserver", &server.ip())];
     let kept = as_root!(trusted.keep("adbdrain", pods, server.port(), &coordinator.ip()));
-    let gate = |k: &Kept, name: &str| {
+    let gate = |k: &PolicyFixture, name: &str| {
         let explained = k.explain("prmr");
         explained.rules[0]
             .gates
@@ -216,7 +216,7 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
     leader.json(AGENCY, agency("A2", "A2", acked(0.2, 0.2), &pool));
     let pods = vec![member("agnt", "agent", &own.ip())];
     let kept = as_root!(trusted.keep("adbagent", pods, own.port(), "127.0.0.1"));
-    let gate = |k: &Kept, at: usize| k.explain("agnt").rules[0].gates[at].answer;
+    let gate = |k: &PolicyFixture, at: usize| k.explain("agnt").rules[0].gates[at].answer;
     kept.wait("it is the leader", |k| gate(k, 0) == Some(false));
     assert!(!kept.may_go("agnt"));
     own.json(AGENCY, agency("A1", "A2", json!({}), &pool));
@@ -261,7 +261,7 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
     let alone = member("alone", "single", &server.ip());
     let pods = vec![paired, alone];
     let kept = as_root!(trusted.keep("adbsingle", pods, server.port(), "127.0.0.1"));
-    let follows = |k: &Kept| k.explain("pair").rules[0].gates[1].answer;
+    let follows = |k: &PolicyFixture| k.explain("pair").rules[0].gates[1].answer;
     kept.wait("it leads the pair", |k| follows(k) == Some(false));
     assert!(!kept.may_go("pair"));
     server.json(

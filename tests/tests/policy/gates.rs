@@ -2,31 +2,31 @@
 
 use evictd_policy::{EvictionPolicy, PolicySet, gate::Secrets};
 use evictd_tests::{
-    policy_fixture::{Kept, gated, may_go, pod, policy},
+    policy_fixture::{PolicyFixture, gated, may_go, pod, policy},
     prelude::*,
     scripted::{Asked, Script, Scripted},
 };
 
 /// A pod at this address.
-fn keep(name: &str, ip: &str, policy: EvictionPolicy) -> Kept {
+fn keep(name: &str, ip: &str, policy: EvictionPolicy) -> PolicyFixture {
     keep_all(name, &[ip.to_owned()], policy, Secrets::default())
 }
 
 /// Pods at these addresses.
-fn keep_all(name: &str, ips: &[String], policy: EvictionPolicy, secrets: Secrets) -> Kept {
+fn keep_all(name: &str, ips: &[String], policy: EvictionPolicy, secrets: Secrets) -> PolicyFixture {
     let pods = ips.iter().enumerate().map(|(i, ip)| Pod {
         name: pod(i),
         ip: ip.clone(),
         ..Pod::default()
     });
-    Kept::new(name, pods.collect(), vec![policy], secrets)
+    PolicyFixture::new(name, pods.collect(), vec![policy], secrets)
 }
 
-fn answer(kept: &Kept, number: usize) -> Option<bool> {
+fn answer(kept: &PolicyFixture, number: usize) -> Option<bool> {
     kept.explain(&pod(number)).rules[0].gates[0].answer
 }
 
-fn error_of(kept: &Kept, number: usize) -> Option<String> {
+fn error_of(kept: &PolicyFixture, number: usize) -> Option<String> {
     kept.explain(&pod(number)).rules[0].gates[0].error.clone()
 }
 
@@ -173,7 +173,8 @@ fn a_bad_server_harms_no_other_gate() {
         (8, "status 200"),
     ] {
         // A machine that is busy may answer none of them in time at first.
-        let is_found_out = |k: &Kept| error_of(k, pod).is_some_and(|e| e.contains(expected));
+        let is_found_out =
+            |k: &PolicyFixture| error_of(k, pod).is_some_and(|e| e.contains(expected));
         kept.wait(&format!("{pod}: {expected}"), is_found_out);
         let error = error_of(&kept, pod).unwrap();
         assert!(error.len() < 300 && !error.contains('\n'), "{error}");

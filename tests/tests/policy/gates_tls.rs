@@ -2,13 +2,13 @@
 
 use evictd_policy::gate::Secrets;
 use evictd_tests::{
-    policy_fixture::{Kept, gated},
+    policy_fixture::{PolicyFixture, gated},
     prelude::*,
     scripted::Scripted,
     tls::Authority,
 };
 
-fn keep(name: &str, server: &Scripted, mut http: Value, secrets: &Secrets) -> Kept {
+fn keep(name: &str, server: &Scripted, mut http: Value, secrets: &Secrets) -> PolicyFixture {
     let pod = Pod {
         name: "db".into(),
         ip: server.ip(),
@@ -16,7 +16,7 @@ fn keep(name: &str, server: &Scripted, mut http: Value, secrets: &Secrets) -> Ke
     };
     http["path"] = "/health".into();
     let policy = gated(json!({"http": http}));
-    Kept::new(name, vec![pod], vec![policy], secrets.clone())
+    PolicyFixture::new(name, vec![pod], vec![policy], secrets.clone())
 }
 
 // R38
@@ -30,7 +30,7 @@ fn the_certificate_must_be_signed_by_the_policys_authority() {
     fs::write(files.path().join("other.crt"), other.pem()).unwrap();
     fs::write(files.path().join("token"), "s3cret\n").unwrap();
     let secrets = Secrets::new(Some(files.path().to_owned()));
-    let error = |kept: &Kept| kept.explain("db").rules[0].gates[0].error.clone();
+    let error = |kept: &PolicyFixture| kept.explain("db").rules[0].gates[0].error.clone();
 
     let https =
         |ca: &str| json!({"scheme": "https", "port": server.port(), "ca": ca, "token": "token"});

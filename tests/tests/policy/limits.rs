@@ -9,17 +9,19 @@ use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::PolicySettings, gate::Secrets,
 };
 use evictd_tests::{
-    policy_fixture::{BarePod, FLEET_RULES, Kept, always, labels, may_go, owner, pod, policy},
+    policy_fixture::{
+        BarePod, FLEET_RULES, PolicyFixture, always, labels, may_go, owner, pod, policy,
+    },
     prelude::*,
 };
 
 /// So many pods under policies.
-fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> Kept {
+fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> PolicyFixture {
     let pods = (0..pods).map(|i| Pod {
         name: pod(i),
         ..Pod::default()
     });
-    Kept::new(name, pods.collect(), policies, Secrets::default())
+    PolicyFixture::new(name, pods.collect(), policies, Secrets::default())
 }
 
 fn rate(evictions: u32, hours: u64) -> Option<Rate> {
@@ -49,7 +51,7 @@ fn limits_keep_enough_of_a_group_here() {
         (0..4).all(|pod| may_go(&kept, pod)),
         "four of them, two to stay"
     );
-    let charge = |kept: &Kept, pod: usize| {
+    let charge = |kept: &PolicyFixture, pod: usize| {
         kept.evaluator
             .limiter()
             .charge(&*kept.table.entries[pod], monotonic_ns());

@@ -4,10 +4,10 @@
 use evictd_config::ConfigMapName;
 use evictd_kube::pause;
 use evictd_policy::{PAUSED, PauseSource};
-use evictd_tests::{prelude::*, watch_fixture::Following};
+use evictd_tests::{prelude::*, watch_fixture::WatchFixture};
 
 /// Puts the ConfigMap, which says this word.
-fn put_map(f: &Following, paused: &str) {
+fn put_map(f: &WatchFixture, paused: &str) {
     let mut state = f.server.state();
     state.put(Collection::ConfigMaps, config_map(paused));
 }
@@ -16,8 +16,8 @@ fn config_map(paused: &str) -> Value {
     json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})
 }
 
-fn follow_both() -> Following {
-    let f = Following::new(|server| {
+fn follow_both() -> WatchFixture {
+    let f = WatchFixture::new(|server| {
         let mut other = config_map("true");
         other["metadata"]["name"] = "another".into();
         server.state().put(Collection::ConfigMaps, other);
@@ -36,7 +36,7 @@ fn follow_both() -> Following {
     f
 }
 
-fn set_sources(f: &Following) -> Vec<&'static str> {
+fn set_sources(f: &WatchFixture) -> Vec<&'static str> {
     let set = PauseSource::ALL.into_iter().filter(|b| f.pauses.is_set(*b));
     set.map(PauseSource::as_str).collect()
 }

@@ -3,7 +3,7 @@
 use evictd_policy::{Namespaces, file, gate::Secrets};
 use evictd_tests::{
     deploy,
-    policy_fixture::{Kept, labels, owner},
+    policy_fixture::{PolicyFixture, labels, owner},
     prelude::*,
     scripted::Scripted,
 };
@@ -64,7 +64,7 @@ fn the_other_policies_say_what_they_are_for() {
         long("working", 3600),
         of_daemon_set("modest", 1 << 30),
     ];
-    let kept = Kept::new("adbothers", pods, policies, Secrets::default());
+    let kept = PolicyFixture::new("adbothers", pods, policies, Secrets::default());
     // Without the administrator's labels only the policy for all namespaces holds.
     assert!(
         ["db", "young", "working", "modest"]

@@ -6,7 +6,7 @@ use evictd_policy::PolicyStore;
 use evictd_tests::{
     policy_fixture::labels,
     prelude::*,
-    watch_fixture::{Following, store},
+    watch_fixture::{WatchFixture, store},
 };
 
 const SOON: Duration = Duration::from_millis(300);
@@ -15,7 +15,7 @@ fn by_app(app: &str, evict: &str) -> Value {
     json!({"selector": {"matchLabels": {"app": app}}, "rules": [{"name": "r", "evict": evict}]})
 }
 
-fn condition(f: &Following, name: &str, of_type: &str) -> Value {
+fn condition(f: &WatchFixture, name: &str, of_type: &str) -> Value {
     f.server.state().condition(name, of_type)
 }
 
@@ -37,15 +37,15 @@ fn present(store: &PolicyStore, cgroup: &TestCgroup, given: &[(&str, &str)]) {
 #[test]
 fn one_agent_that_sees_a_pod_is_enough() {
     let cgroup = as_root!(TestCgroup::new("psselects", 64 << 20).unwrap());
-    let f = Following::new(|_| {}).unwrap();
+    let f = WatchFixture::new(|_| {}).unwrap();
     for _ in 0..19 {
         f.policies(&store(), SOON);
     }
     f.lists(|count| count >= 38);
     f.server.state().put_policy("db", by_app("db", "Never"));
     f.server.state().put_policy("slip", by_app("bd", "Never"));
-    let selects = |f: &Following, name: &str| condition(f, name, "SelectsPods");
-    let says = |f: &Following, name: &str, status: &str| selects(f, name)["status"] == status;
+    let selects = |f: &WatchFixture, name: &str| condition(f, name, "SelectsPods");
+    let says = |f: &WatchFixture, name: &str, status: &str| selects(f, name)["status"] == status;
     assert!(f.wait(|f| says(f, "db", "Unknown") && says(f, "slip", "Unknown")));
     assert_eq!(selects(&f, "slip")["reason"], "NoPodSeen");
     present(&f.store, &cgroup, &[("app", "db")]);
@@ -53,7 +53,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
     assert!(f.wait(|f| says(f, "db", "True")));
     assert_eq!(selects(&f, "db")["reason"], "PodSeen");
     // A list anew for all: an agent that had something to say about these two would say it now.
-    let about = |f: &Following, name: &str| {
+    let about = |f: &WatchFixture, name: &str| {
         let path = format!("/evictionpolicies/{name}/");
         f.server.state().count("PATCH", &path)
     };
@@ -74,7 +74,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
 #[test]
 fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
     let cgroup = as_root!(TestCgroup::new("pscontra", 64 << 20).unwrap());
-    let f = Following::new(|server| {
+    let f = WatchFixture::new(|server| {
         let member = json!({"name": "member", "selector": {"matchLabels": {"role": "member"}}, "evict": "Always"});
         let rest = json!({"name": "rest", "evict": "Never"});
         let db = json!({"selector": {"matchLabels": {"app": "db"}}, "rules": [member, rest]});
@@ -85,8 +85,8 @@ fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
         f.policies(&store(), SOON);
     }
     f.policies(&f.store, SOON);
-    let told = |f: &Following, name: &str| condition(f, name, "Contradicts");
-    let because = |f: &Following, name: &str, reason: &str| told(f, name)["reason"] == reason;
+    let told = |f: &WatchFixture, name: &str| condition(f, name, "Contradicts");
+    let because = |f: &WatchFixture, name: &str, reason: &str| told(f, name)["reason"] == reason;
     assert!(f.wait(|f| because(f, "db", "Consistent")));
     // It can contradict, and no agent has seen such a pod.
     let all = json!({"rules": [{"name": "r", "evict": "Always"}]});

@@ -9,7 +9,7 @@ use walkdir::WalkDir;
 use crate::prelude::*;
 
 /// Retired words with what to write instead.
-const RETIRED: [(&str, &str); 32] = [
+const RETIRED: [(&str, &str); 36] = [
     ("anybody", "the noun: any pod, any agent"),
     ("bell", "EventFd"),
     ("catalogue", "policy store"),
@@ -33,10 +33,14 @@ const RETIRED: [(&str, &str); 32] = [
     ("rehearse", "warm up"),
     ("restraint", "limiter"),
     ("roster", "pod store"),
+    ("ruling", "matched rules"),
     ("rung", "hook"),
     ("somebody", "the noun: a thread, a task"),
+    ("standstill", "gap without samples"),
     ("stranger", "the noun: another server, another cgroup"),
     ("tripwire", "trigger"),
+    ("undying", "held in exit"),
+    ("unwritten", "dirty or under writeback"),
     ("walker", "disk scanner"),
     ("whoever", "the noun: the thread, the caller"),
     ("whom", "the noun"),

@@ -34,7 +34,7 @@ const DEFAULTS: FleetRules = FleetRules {
     slow_interval: Duration::from_secs(300),
 };
 /// Largest value of `slowNodes` and `pauseNodes`: each node has an entry in one ConfigMap.
-const MOST_NODES: u64 = 1000;
+const MAX_NODES: u64 = 1000;
 
 /// Takes the field `fleetBrake`; without the field there is no fleet brake.
 pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<FleetConfig>, ConfigError> {
@@ -66,9 +66,9 @@ fn nodes(brake: &mut ObjectDecoder, field: &str, default: u32) -> Result<u32, Co
     let Some(value) = brake.optional(field) else {
         return Ok(default);
     };
-    let number = value.as_u64().filter(|n| (1..=MOST_NODES).contains(n));
+    let number = value.as_u64().filter(|n| (1..=MAX_NODES).contains(n));
     let number = number.and_then(|n| u32::try_from(n).ok());
-    let reason = format!("must be a whole number between 1 and {MOST_NODES}");
+    let reason = format!("must be a whole number between 1 and {MAX_NODES}");
     number.ok_or_else(|| ConfigError::value(path, &value, reason))
 }
 

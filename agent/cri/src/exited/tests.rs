@@ -128,7 +128,7 @@ fn a_kubelet_is_left_all_but_what_is_gone() {
 
 // R8
 #[test]
-fn who_cannot_be_told_from_a_pod_that_lives_counts_as_one() {
+fn a_pod_that_cannot_be_told_from_one_that_lives_counts_as_one() {
     let all = [
         container("a", "s", 0, Exited),
         container("b", "s", 1, Exited),

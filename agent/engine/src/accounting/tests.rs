@@ -33,7 +33,7 @@ fn cgroup(guard: bool) -> Accounting {
 // R40
 #[test]
 fn what_is_to_be_written_frees_nothing_that_is_protected() {
-    let unwritten = |protected: u64, is_awaited| {
+    let dirty_or_writeback = |protected: u64, is_awaited| {
         let scope = Accounting {
             protected: protected * MIB,
             guard: Some(MemoryGuard {
@@ -47,12 +47,12 @@ fn what_is_to_be_written_frees_nothing_that_is_protected() {
             ..uses(700, 300)
         };
         let shortage = scope.sample(&reading, None, SwapUse::default()).shortage;
-        (shortage.unwritten / MIB, shortage.awaits_writeback)
+        (shortage.dirty_or_writeback / MIB, shortage.awaits_writeback)
     };
-    assert_eq!(unwritten(0, true), (250, true));
-    assert_eq!(unwritten(0, false), (250, false));
-    assert_eq!(unwritten(100, true), (200, true));
-    assert_eq!(unwritten(300, true), (0, true));
+    assert_eq!(dirty_or_writeback(0, true), (250, true));
+    assert_eq!(dirty_or_writeback(0, false), (250, false));
+    assert_eq!(dirty_or_writeback(100, true), (200, true));
+    assert_eq!(dirty_or_writeback(300, true), (0, true));
 }
 
 /// What is in use of it: page cache is inactive.
@@ -288,8 +288,9 @@ fn half_of_the_threshold_stands_in_for_a_floor_that_is_not_below_it() {
         grace_period: Duration::ZERO,
         min_reclaim: Some(value("20Mi")),
     };
-    let of =
-        |signal, floor| MemoryThresholds::of(slice::from_ref(&hard), signal, 1000 * MIB, floor);
+    let of = |signal, floor| {
+        MemoryThresholds::from_thresholds(slice::from_ref(&hard), signal, 1000 * MIB, floor)
+    };
     for (floor, below, replaced) in [
         (Floor::Off, None, None),
         (Floor::Half, Some(50), None),

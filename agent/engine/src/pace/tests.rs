@@ -303,12 +303,13 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
 }
 
 /// Above the threshold, with so much in use and so much page cache that is to be written.
-fn beside_unwritten(hard: u64, unwritten: u64) -> Shortage {
+fn beside_dirty_cache(hard: u64, dirty_or_writeback: u64) -> Shortage {
     let mut seen = seen(hard, 0);
-    (seen.guard_amount, seen.unwritten) = (THRESHOLD, unwritten * MIB);
+    (seen.guard_amount, seen.dirty_or_writeback) = (THRESHOLD, dirty_or_writeback * MIB);
     seen.awaits_writeback = true;
-    seen.headroom.immediate -= unwritten * MIB;
-    (seen.headroom.deferred, seen.headroom.deferred_per_second) = (unwritten * MIB, 32 * MIB);
+    seen.headroom.immediate -= dirty_or_writeback * MIB;
+    (seen.headroom.deferred, seen.headroom.deferred_per_second) =
+        (dirty_or_writeback * MIB, 32 * MIB);
     seen
 }
 
@@ -316,13 +317,14 @@ fn beside_unwritten(hard: u64, unwritten: u64) -> Shortage {
 // R40
 #[test]
 fn active_page_cache_that_is_to_be_written_makes_no_growth_urgent() {
-    for (threshold, unwritten, is_urgent) in [(100, 300, false), (100, 100, true), (450, 300, true)]
+    for (threshold, dirty_or_writeback, is_urgent) in
+        [(100, 300, false), (100, 100, true), (450, 300, true)]
     {
         let of = |ms| Shortage {
             available: 27 * MIB,
             threshold: threshold * MIB,
             resolved: threshold * MIB,
-            ..beside_unwritten(512 - 100 - unwritten + ms, unwritten)
+            ..beside_dirty_cache(512 - 100 - dirty_or_writeback + ms, dirty_or_writeback)
         };
         let mut pace = Pace::default();
         let (now, at) = looked(&mut pace, SECOND, 75, of);
@@ -331,7 +333,7 @@ fn active_page_cache_that_is_to_be_written_makes_no_growth_urgent() {
         assert_eq!(
             decision.is_urgent(),
             is_urgent,
-            "{threshold} {unwritten}: {decision:?}"
+            "{threshold} {dirty_or_writeback}: {decision:?}"
         );
     }
 }
@@ -342,7 +344,7 @@ fn active_page_cache_that_is_to_be_written_makes_no_growth_urgent() {
 fn where_a_growth_does_not_wait_for_the_writeback_it_is_urgent_sooner() {
     let of = |ms| Shortage {
         awaits_writeback: false,
-        ..beside_unwritten(120 + ms / 10, 300)
+        ..beside_dirty_cache(120 + ms / 10, 300)
     };
     for (ms, is_urgent) in [(600, false), (800, true)] {
         let mut pace = Pace::default();
@@ -355,7 +357,7 @@ fn where_a_growth_does_not_wait_for_the_writeback_it_is_urgent_sooner() {
 // R40
 #[test]
 fn beside_what_is_to_be_written_a_growth_is_urgent_at_the_last_moment() {
-    for (hard, unwritten, ms, is_urgent) in [
+    for (hard, dirty_or_writeback, ms, is_urgent) in [
         (120, 300, 60, false),
         (120, 300, 90, false),
         (320, 100, 60, false),
@@ -364,7 +366,7 @@ fn beside_what_is_to_be_written_a_growth_is_urgent_at_the_last_moment() {
         (400, 60, 30, true),
     ] {
         let mut pace = Pace::default();
-        let of = |ms| beside_unwritten(hard + ms, unwritten);
+        let of = |ms| beside_dirty_cache(hard + ms, dirty_or_writeback);
         let (now, at) = looked(&mut pace, SECOND, ms, of);
         let decision = decision(&pace, now, &at);
         assert_eq!(decision.is_urgent(), is_urgent, "{hard} {ms}: {decision:?}");
@@ -376,12 +378,15 @@ fn beside_what_is_to_be_written_a_growth_is_urgent_at_the_last_moment() {
 fn what_the_guard_has_taken_counts_until_enough_is_left() {
     let mut pace = Pace::default();
     pace.evicted(SECOND);
-    pace.observe(SECOND + MS, &beside_unwritten(320, 100));
+    pace.observe(SECOND + MS, &beside_dirty_cache(320, 100));
     assert_eq!(pace.evictions, 1);
     let mut later = pace;
-    later.observe(SECOND + MONITORING_INTERVAL_NS, &beside_unwritten(320, 100));
+    later.observe(
+        SECOND + MONITORING_INTERVAL_NS,
+        &beside_dirty_cache(320, 100),
+    );
     assert_eq!(later.evictions, 0, "nor for ever");
-    pace.observe(SECOND + 2 * MS, &beside_unwritten(200, 100));
+    pace.observe(SECOND + 2 * MS, &beside_dirty_cache(200, 100));
     assert_eq!(pace.evictions, 0);
 }
 
@@ -490,7 +495,7 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
 fn a_time_without_looks_is_no_time_of_a_shortage() {
     let mut pace = Pace::default();
     let (now, _) = looked(&mut pace, SECOND, 100, |_| seen(450, 0));
-    pace.stood_still(12 * SECOND, now + 12 * SECOND);
+    pace.exclude_gap(12 * SECOND, now + 12 * SECOND);
     let (later, at) = looked(&mut pace, now + 12 * SECOND, 100, |_| seen(450, 0));
     assert!(matches!(decision(&pace, later, &at), Decision::Wait { .. }));
     let (later, at) = looked(&mut pace, later, 10_000, |_| seen(450, 0));
@@ -500,14 +505,14 @@ fn a_time_without_looks_is_no_time_of_a_shortage() {
 /// Nor of the last victim's end.
 // R43
 #[test]
-fn the_next_pod_does_not_go_at_the_first_look_after_a_standstill() {
+fn the_next_pod_does_not_go_at_the_first_look_after_a_gap() {
     let goes_on = |is_noted: bool| {
         let mut pace = Pace::default();
         let (now, _) = looked(&mut pace, SECOND, 11_000, |_| seen(450, 0));
         pace.evicted(now);
         let later = now + 30 * SECOND;
         if is_noted {
-            pace.stood_still(30 * SECOND, later);
+            pace.exclude_gap(30 * SECOND, later);
         }
         let (later, at) = looked(&mut pace, later, 1, |_| seen(450, 0));
         decision(&pace, later, &at)
@@ -524,7 +529,7 @@ fn a_growth_from_before_a_stall_is_not_taken_to_go_on() {
         let mut pace = Pace::default();
         let (now, _) = looked(&mut pace, SECOND, 100, |_| seen(300, 0));
         let of = |ms| seen(440 + ms * per_second / 1000, 0);
-        pace.stood_still(12 * SECOND, now + 12 * SECOND);
+        pace.exclude_gap(12 * SECOND, now + 12 * SECOND);
         let (now, at) = looked(&mut pace, now + 12 * SECOND, 100, of);
         decision(&pace, now, &at)
     };

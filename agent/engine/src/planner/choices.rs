@@ -1,7 +1,7 @@
 //! Choices that may be cancelled: what the paces were before them.
 
 use super::unsigned_ns;
-use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces, units::leave_out};
+use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces, units::shift_start};
 
 /// The newest last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,7 +37,7 @@ impl Choices {
 
     /// The pod that was chosen was not evicted, and none in its stead; `is_refused`: the kernel has refused SIGKILL. A
     /// request and a refusal keep the kubelet's pace.
-    pub fn take_back(&mut self, uid: &str, is_refused: bool, paces: &mut Paces) {
+    pub fn roll_back(&mut self, uid: &str, is_refused: bool, paces: &mut Paces) {
         let Some(position) = self.0.iter().rposition(|choice| choice.uid == uid) else {
             return;
         };
@@ -45,16 +45,16 @@ impl Choices {
         let keeps_pace = choice.is_soft || is_refused && !choice.is_urgent;
         let paces = paces.of_resource_mut(choice.resource);
         for (pace, before) in paces.zip(&choice.before) {
-            pace.take_back(choice.at, keeps_pace, before);
+            pace.roll_back(choice.at, keeps_pace, before);
         }
     }
 
     /// Leaves out so many nanoseconds until `now` in which no look was taken, as the paces do.
-    pub fn stood_still(&mut self, late: u64, now: u64) {
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
         for choice in &mut self.0 {
-            leave_out(&mut choice.at, late, now);
+            shift_start(&mut choice.at, late, now);
             let before = choice.before.iter_mut();
-            before.for_each(|pace| pace.stood_still(late, now));
+            before.for_each(|pace| pace.exclude_gap(late, now));
         }
     }
 

@@ -28,7 +28,7 @@ const BURST_NS: u64 = 200 * MS;
 
 /// This part of a threshold, and no more than so many bytes, is nothing: a full disk shows some blocks that no writer gets.
 const NOTHING_LEFT: u64 = 256;
-const MOST_OF_NOTHING: u64 = 16 << 20;
+const MAX_OF_NOTHING: u64 = 16 << 20;
 
 /// Kinds of [`NodeReclaim`].
 const KINDS: usize = 2;
@@ -162,7 +162,7 @@ impl Planner {
         reclaim: ReclaimUnderWay<'_>,
     ) -> bool {
         let nothing = match threshold.signal.resource().is_of_bytes() {
-            true => MOST_OF_NOTHING,
+            true => MAX_OF_NOTHING,
             false => 0,
         };
         let is_too_little = |seen: Observation| {

@@ -28,10 +28,10 @@ impl ThresholdPace {
     }
 
     /// Leaves out so many nanoseconds until `now` in which no look was taken.
-    fn stood_still(&mut self, late: u64, now: u64) {
-        self.pace.stood_still(late, now);
+    fn exclude_gap(&mut self, late: u64, now: u64) {
+        self.pace.exclude_gap(late, now);
         if let Some(period) = &mut self.met_by_turns {
-            period.stood_still(late, now);
+            period.exclude_gap(late, now);
         }
     }
 
@@ -56,10 +56,10 @@ impl Paces {
         &mut self.0[signal as usize][usize::from(is_hard)]
     }
 
-    /// See [`Pace::stood_still`].
-    pub fn stood_still(&mut self, late: u64, now: u64) {
+    /// See [`Pace::exclude_gap`].
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
         let all = self.0.iter_mut().flatten();
-        all.for_each(|known| known.stood_still(late, now));
+        all.for_each(|known| known.exclude_gap(late, now));
     }
 
     /// All thresholds come into force.

@@ -9,7 +9,7 @@ use crate::{
     kubelet_times::POD_CLEANUP_NS,
     pending::Pending,
     record::SignalUse,
-    units::{leave_out_signed, signed},
+    units::{shift_start_signed, signed},
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -235,14 +235,14 @@ impl PendingVictims {
     }
 
     /// Leaves out so many nanoseconds until `now` in which no look was taken.
-    pub(super) fn stood_still(&mut self, late: i64, now: i64) {
+    pub(super) fn exclude_gap(&mut self, late: i64, now: i64) {
         for victim in self.victims.values_mut() {
             for since in [
                 &mut victim.end,
                 &mut victim.files_since,
                 &mut victim.files_came,
             ] {
-                leave_out_signed(since, late, now);
+                shift_start_signed(since, late, now);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     NodeCondition, Observations, Signal, Threshold, model::threshold::first_met,
-    units::leave_out_signed,
+    units::shift_start_signed,
 };
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
@@ -73,11 +73,11 @@ impl Pressure {
 
     /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: no grace period goes on
     /// meanwhile.
-    pub(super) fn stood_still(&mut self, late: i64, now: i64) {
+    pub(super) fn exclude_gap(&mut self, late: i64, now: i64) {
         for tracked in &mut self.thresholds {
             let times = [&mut tracked.since, &mut tracked.unseen_since];
             for since in times.into_iter().flatten() {
-                leave_out_signed(since, late, now);
+                shift_start_signed(since, late, now);
             }
         }
     }
@@ -128,7 +128,7 @@ impl Pressure {
             tracked.was_due = tracked
                 .since
                 .is_some_and(|since| has_passed(tracked.threshold.grace_period, since, now));
-            if tracked.was_due && is_news(tracked.threshold.signal, observations, &self.last) {
+            if tracked.was_due && is_new(tracked.threshold.signal, observations, &self.last) {
                 due.push(tracked.threshold.clone());
             }
         }
@@ -225,7 +225,7 @@ pub(super) fn has_passed(period: Duration, since: i64, now: i64) -> bool {
 }
 
 /// Whether a signal was measured after the last time; without a time it always counts as if.
-fn is_news(signal: Signal, observations: &Observations, last: &Observations) -> bool {
+fn is_new(signal: Signal, observations: &Observations, last: &Observations) -> bool {
     let Some(seen) = observations.get(signal) else {
         return false;
     };

@@ -546,7 +546,7 @@ fn a_time_without_looks_is_no_time_of_a_victim() {
         let stood = std::cell::Cell::new(false);
         second_goes_after(|scene, now| {
             if now == 40 && !stood.replace(true) && is_noted {
-                scene.planner.stood_still(35 * units::SECOND, SECOND * 41);
+                scene.planner.exclude_gap(35 * units::SECOND, SECOND * 41);
             }
             !(5..40).contains(&now)
         })

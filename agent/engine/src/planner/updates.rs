@@ -86,7 +86,7 @@ impl Planner {
     /// A pod that was chosen lives on, or had ended by itself: it is as if it had not been chosen.
     pub fn cancel_eviction(&mut self, uid: &str) {
         self.forget_choice(uid);
-        self.choices.take_back(uid, false, &mut self.paces);
+        self.choices.roll_back(uid, false, &mut self.paces);
     }
 
     fn forget_choice(&mut self, uid: &str) {
@@ -103,7 +103,7 @@ impl Planner {
             KillOutcome::Shadow => {}
             KillOutcome::Refused(_) => {
                 self.pending.mark_refused(uid);
-                self.choices.take_back(uid, true, &mut self.paces);
+                self.choices.roll_back(uid, true, &mut self.paces);
             }
         }
         // It lives on: its owner puts no pod here again.

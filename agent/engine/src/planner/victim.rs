@@ -314,7 +314,7 @@ impl Planner {
 /// The profile by which the planner decides for a threshold. Hard memory comes here by `evictd replay` alone: a step of its
 /// scenario stands for a look of the kubelet, and the first one counts.
 fn profile_at_looks(threshold: &Threshold) -> PaceProfile {
-    match PaceProfile::of(threshold.signal, threshold.is_hard()) {
+    match PaceProfile::for_threshold(threshold.signal, threshold.is_hard()) {
         PaceProfile::Sustained => PaceProfile::Immediate,
         profile => profile,
     }

@@ -59,7 +59,7 @@ impl RankKey {
     };
 
     /// Computes where the kubelet puts a pod when memory runs short. It knows no policies, and every priority.
-    pub fn of_kubelet(priority: i32, request: u64, usage: Option<u64>) -> Self {
+    pub fn for_kubelet(priority: i32, request: u64, usage: Option<u64>) -> Self {
         let inputs = RankInputs {
             priority,
             request,

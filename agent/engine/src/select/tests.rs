@@ -207,7 +207,7 @@ proptest! {
 
 /// A pod ahead in the order has no part in the growth: the first of those that grow is chosen.
 #[test]
-fn who_does_not_grow_is_passed_over() {
+fn a_pod_that_does_not_grow_is_passed_over() {
     let mut candidates = [
         candidate(-1, 0, 900),
         candidate(0, 0, 100),
@@ -229,7 +229,7 @@ fn who_does_not_grow_is_passed_over() {
 // R43
 /// A pod that writes logs has charged in advance, which looks like a growth. What is known to grow goes, unless it is too little.
 #[test]
-fn who_only_charges_in_advance_is_passed_over() {
+fn a_pod_that_only_charges_in_advance_is_passed_over() {
     let eligible = |growers: &[(u64, usize)]| {
         let mut candidates = [candidate(0, 0, 100), candidate(1, 0, 300)];
         exclude_not_growing(&mut candidates, &[25_600, 6000], growers, 6000);

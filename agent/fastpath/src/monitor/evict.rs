@@ -28,9 +28,9 @@ use crate::{
 /// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
 const IN_VAIN_NS: u64 = SECOND;
 
-/// Why a pod goes, as far as its report tells.
+/// KillContext a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
-struct Why {
+struct KillContext {
     urgency: Urgency,
     pace_inputs: PaceInputs,
     choice: Choice,
@@ -115,7 +115,7 @@ impl MemoryMonitor {
             pace: watched.pace,
             shortage: seen,
             pending: memory.pending,
-            profile: PaceProfile::of(watched.scope.signal(), true),
+            profile: PaceProfile::for_threshold(watched.scope.signal(), true),
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
@@ -235,7 +235,7 @@ impl MemoryMonitor {
                 pace: watched.pace,
                 shortage: watched.shortage(0, 0, DyingAround::default()),
                 pending: Pending::default(),
-                profile: PaceProfile::of(watched.scope.signal(), true),
+                profile: PaceProfile::for_threshold(watched.scope.signal(), true),
             };
             // The candidates of a new table are not read yet.
             if let Some(candidate) = self.pods.table.candidates.get_mut(position)
@@ -247,7 +247,7 @@ impl MemoryMonitor {
                 exhausted_in: 0,
                 growth: 0,
             };
-            let why = Why {
+            let why = KillContext {
                 urgency,
                 pace_inputs,
                 choice: Choice::default(),
@@ -258,7 +258,7 @@ impl MemoryMonitor {
     }
 
     /// Signals one pod; `None`: it had ended, or may not go any more.
-    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Attempt> {
+    fn kill(&mut self, index: usize, victim: usize, why: KillContext) -> Option<Attempt> {
         // No pod is signalled that could not be tracked.
         if self.in_flight.free_slots() == 0 {
             return None;
@@ -317,7 +317,7 @@ impl MemoryMonitor {
         Some(Attempt::Signalled(gives))
     }
 
-    fn report(&self, watched: &WatchedScope, why: Why, kill: &Kill) -> EvictionReport {
+    fn report(&self, watched: &WatchedScope, why: KillContext, kill: &Kill) -> EvictionReport {
         let expected = kill.expected_by(&watched.scope);
         let Crossing {
             crossed,
@@ -514,13 +514,13 @@ impl Pods for ScopePods<'_> {
         self.monitor.denied()
     }
 
-    fn dying_in_time(&self) -> usize {
+    fn terminating_in_time(&self) -> usize {
         let (now, in_flight) = (monotonic_ns(), &self.monitor.in_flight);
         in_flight.in_time_count(now) + self.monitor.pods.being_killed(now, in_flight)
     }
 
     fn evict(&mut self, position: usize, choice: Choice) -> Attempt {
-        let why = Why {
+        let why = KillContext {
             urgency: self.round.urgency,
             pace_inputs: self.round.pace_inputs,
             choice,

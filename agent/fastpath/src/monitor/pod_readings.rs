@@ -45,9 +45,9 @@ impl PodReadings {
         Self {
             table,
             usage_cache: UsageCache::default(),
-            growers: Growers::of(WATCHED, jump),
-            growers_at_limit: Growers::of(WATCHED, jump),
-            limited_growers: Growers::of(WATCHED_LIMITED, jump),
+            growers: Growers::new(WATCHED, jump),
+            growers_at_limit: Growers::new(WATCHED, jump),
+            limited_growers: Growers::new(WATCHED_LIMITED, jump),
             growers_read_at: 0,
             jump,
         }

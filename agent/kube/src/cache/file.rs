@@ -24,7 +24,7 @@ const POLICIES_KNOWN: &str = "policiesKnown";
 /// Begins the one with the fleet's pace and its end, for the same reason.
 const FLEET: &str = "fleet ";
 /// Longest file, in bytes. Pods and policies of namespaces that do not fit are left out.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 /// Why nothing is remembered.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
@@ -32,7 +32,7 @@ pub enum SnapshotError {
     #[error("{FILE}: {0}")]
     File(#[from] io::Error),
     /// The file is longer than it can have been written.
-    #[error("{FILE}: is {0} bytes long, more than {MOST_BYTES}")]
+    #[error("{FILE}: is {0} bytes long, more than {MAX_BYTES}")]
     Length(u64),
     /// A line of it.
     #[error("{FILE}: line {line}: {reason}")]
@@ -111,17 +111,17 @@ impl ClusterSnapshot {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(error.into()),
         };
-        if length > MOST_BYTES as u64 {
+        if length > MAX_BYTES as u64 {
             return Err(SnapshotError::Length(length));
         }
         Self::parse(&fs::read_to_string(path)?)
     }
 
     /// The pauses that hold: a source that is no longer watched would never be released.
-    pub fn pauses(&self, obeys_config_map: bool) -> impl Iterator<Item = PauseSource> {
+    pub fn pauses(&self, uses_pause_config_map: bool) -> impl Iterator<Item = PauseSource> {
         let is_watched = move |source: &PauseSource| match source {
             PauseSource::Node => true,
-            PauseSource::ConfigMap => obeys_config_map,
+            PauseSource::ConfigMap => uses_pause_config_map,
             PauseSource::File => false,
         };
         self.paused.iter().copied().filter(is_watched)
@@ -182,7 +182,7 @@ impl ClusterSnapshot {
         let mut add = |line: &Line, least: usize| -> Result<bool, serde_json::Error> {
             let line = serde_json::to_string(line)?;
             // The end must fit too.
-            let fits = text.len() + line.len() + least < MOST_BYTES;
+            let fits = text.len() + line.len() + least < MAX_BYTES;
             if fits {
                 text.push_str(&line);
                 text.push('\n');

@@ -51,19 +51,19 @@ pub struct WatchedPods {
 #[derive(Debug, Default)]
 struct KubeletEvictions {
     /// Not taken yet.
-    news: Vec<KubeletEviction>,
+    untaken: Vec<KubeletEviction>,
     /// UIDs of those that were seen, the oldest first.
     seen: VecDeque<String>,
 }
 
 /// Largest number of UIDs that are kept: as many as a node can have pods, evicted ones that are still there included.
-const MOST_SEEN: usize = 1024;
+const MAX_SEEN: usize = 1024;
 /// Largest number of evictions that wait to be taken, which happens every second.
-const MOST_NEWS: usize = 256;
+const MAX_UNTAKEN: usize = 256;
 /// Longest value of an annotation that is kept, in bytes.
 const LONGEST_ANNOTATION: usize = 1024;
 /// Largest size of a pod's annotations, and of its labels, that are kept, in bytes: the shortest ones stay.
-const MOST_ANNOTATIONS: usize = 16 << 10;
+const MAX_ANNOTATIONS: usize = 16 << 10;
 /// Begins the reason why the kubelet does not admit a pod while a condition holds (`managerImpl.Admit`): phase and
 /// reason are those of an evicted pod, and it never ran.
 const REFUSED: &str = "The node had condition: ";
@@ -79,7 +79,7 @@ impl WatchedPods {
 
     /// Pods that the kubelet has evicted since this was asked last, the oldest first.
     pub fn kubelet_evictions(&self) -> Vec<KubeletEviction> {
-        std::mem::take(&mut self.evicted().news)
+        std::mem::take(&mut self.evicted().untaken)
     }
 
     fn evicted(&self) -> MutexGuard<'_, KubeletEvictions> {
@@ -92,14 +92,14 @@ impl WatchedPods {
         self.evicted().note(uid);
     }
 
-    /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no news.
-    fn note_evicted(&self, watched: &WatchedPod, is_news: bool) {
+    /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no untaken.
+    fn note_evicted(&self, watched: &WatchedPod, is_new: bool) {
         let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted) else {
             return;
         };
         let mut evicted = self.evicted();
-        if evicted.note(&pod.uid) && is_news && evicted.news.len() < MOST_NEWS {
-            evicted.news.push(KubeletEviction {
+        if evicted.note(&pod.uid) && is_new && evicted.untaken.len() < MAX_UNTAKEN {
+            evicted.untaken.push(KubeletEviction {
                 time: by_kubelet.time(Timestamp::now()).to_string(),
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
@@ -116,7 +116,7 @@ impl KubeletEvictions {
         if self.seen.iter().any(|seen| seen == uid) {
             return false;
         }
-        if self.seen.len() == MOST_SEEN {
+        if self.seen.len() == MAX_SEEN {
             self.seen.pop_front();
         }
         self.seen.push_back(uid.to_owned());
@@ -220,7 +220,7 @@ fn leave_out_documents(annotations: &mut Map<String, Value>) {
     let length = |value: &Value| value.as_str().map_or(0, str::len);
     annotations.retain(|_, value| length(value) <= LONGEST_ANNOTATION);
     let size = |(key, value): (&String, &Value)| key.len() + length(value);
-    if annotations.iter().map(size).sum::<usize>() <= MOST_ANNOTATIONS {
+    if annotations.iter().map(size).sum::<usize>() <= MAX_ANNOTATIONS {
         return;
     }
     let mut sizes: Vec<(usize, String)> = annotations
@@ -231,7 +231,7 @@ fn leave_out_documents(annotations: &mut Map<String, Value>) {
     let mut kept = 0;
     for (size, key) in sizes {
         kept += size;
-        if kept > MOST_ANNOTATIONS {
+        if kept > MAX_ANNOTATIONS {
             annotations.remove(&key);
         }
     }
@@ -311,10 +311,10 @@ fn take(client: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) {
         Event::InitDone => shared.with(PodStore::end_relist),
         Event::InitApply(pod) => {
             // Seen before, it was evicted while the watch was away.
-            let is_news = pod.pod.as_ref().is_ok_and(|pod| {
+            let is_new = pod.pod.as_ref().is_ok_and(|pod| {
                 shared.with(|store| store.is_synced() && store.get(&pod.uid).is_some())
             });
-            shared.note_evicted(&pod, is_news);
+            shared.note_evicted(&pod, is_new);
             return put(client, shared, pod);
         }
         Event::Apply(pod) => {
@@ -342,7 +342,7 @@ fn put(client: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
             }
         }
         // Its containers have ended: there is nothing left to evict.
-        Ok(pod) if watched.is_over => shared.with(|store| store.put_over(&pod)),
+        Ok(pod) if watched.is_over => shared.with(|store| store.put_ended(&pod)),
         Ok(pod) => {
             let full_name = pod.to_string();
             let oddities = shared.with(|store| store.put(pod));
@@ -387,7 +387,7 @@ mod tests {
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        assert!((15_000..=MOST_ANNOTATIONS).contains(&bytes), "{bytes}");
+        assert!((15_000..=MAX_ANNOTATIONS).contains(&bytes), "{bytes}");
         // Of one that is over its name and phase alone.
         let over = json!({
             "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}, "labels": {"a": "b"}},

@@ -14,7 +14,7 @@ use crate::{
     client::ApiClient,
     policy_document::{ClusterPolicies, GROUP, WatchedDocument},
     policy_status::StatusWriter,
-    watch::{Absences, Events, WatchFailure, WatchHandler, follow, run_watcher},
+    watch::{Events, NotFoundCount, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 type Watched = WatchedDocument<ClusterPolicies>;
@@ -35,7 +35,7 @@ pub async fn run(
         writer: Arc::clone(&writer),
         settled,
         incoming: Vec::new(),
-        absences: Absences::default(),
+        absences: NotFoundCount::default(),
     };
     let looking = async {
         loop {
@@ -57,7 +57,7 @@ struct Policies {
     settled: channel::Sender<bool>,
     /// Policies that an unfinished list has brought so far.
     incoming: Vec<Value>,
-    absences: Absences,
+    absences: NotFoundCount,
 }
 
 impl WatchHandler for Policies {

@@ -13,7 +13,7 @@ use tokio::sync::watch as channel;
 use crate::{
     client::ApiClient,
     policy_document::{GROUP, PolicyKind as _, TenantPolicies, WatchedDocument},
-    watch::{Absences, Events, WatchFailure, WatchHandler, follow, run_watcher},
+    watch::{Events, NotFoundCount, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 type Watched = WatchedDocument<TenantPolicies>;
@@ -28,7 +28,7 @@ pub async fn run(
         policies,
         settled,
         incoming: Vec::new(),
-        absences: Absences::default(),
+        absences: NotFoundCount::default(),
     };
     run_watcher(&client, handler).await;
 }
@@ -38,7 +38,7 @@ struct Handler {
     settled: channel::Sender<bool>,
     /// Policies that an unfinished list has brought so far.
     incoming: Vec<Value>,
-    absences: Absences,
+    absences: NotFoundCount,
 }
 
 impl WatchHandler for Handler {

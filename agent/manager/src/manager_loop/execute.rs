@@ -121,7 +121,7 @@ impl ManagerLoop {
     /// one's limits had left, or what the fleet brake lets go.
     fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
         let pod = Arc::clone(self.node.pods.entry(&eviction.uid)?);
-        if self.node.known_kills.has_news_of(&pod) {
+        if self.node.known_kills.was_killed_unseen(&pod) {
             // The fast path was faster: it is a victim already.
             return None;
         }

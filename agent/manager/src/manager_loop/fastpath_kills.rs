@@ -60,7 +60,7 @@ impl KnownKills {
     }
 
     /// Whether the pod was killed since this thread has looked.
-    pub fn has_news_of(&self, entry: &PodEntry) -> bool {
+    pub fn was_killed_unseen(&self, entry: &PodEntry) -> bool {
         let (state, last) = (&entry.eviction_state, self.last.get(&entry.pod.uid));
         let at = state.evicted_at();
         at > self.since && !state.is_requested() && last.is_none_or(|last| last.at != at)
@@ -130,7 +130,7 @@ impl ManagerLoop {
     /// theirs.
     pub(super) fn find_fastpath_kills(&mut self, seen: &Observations) {
         let entries = self.node.pods.entries.iter();
-        let killed = entries.filter(|entry| self.node.known_kills.has_news_of(entry));
+        let killed = entries.filter(|entry| self.node.known_kills.was_killed_unseen(entry));
         let killed: Vec<Arc<PodEntry>> = killed.cloned().collect();
         for entry in killed {
             self.node.known_kills.note(&entry);

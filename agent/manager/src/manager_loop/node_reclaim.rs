@@ -5,7 +5,7 @@ use std::time::Duration;
 use evictd_engine::{
     NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal, Threshold,
     node_reclaim::{ReclaimBy, Removed},
-    units::{leave_out, nanos, signed},
+    units::{nanos, shift_start, signed},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -19,7 +19,7 @@ use crate::{
 struct Waiting {
     plan: Plan,
     before: Observations,
-    /// Time of the request, and time since which it is waited for: the same but for standstills.
+    /// Time of the request, and time since which it is waited for: the same but for gaps without looks.
     began: u64,
     since: u64,
     by: ReclaimBy,
@@ -48,9 +48,9 @@ impl NodeReclaimState {
 
     /// For so many nanoseconds until `now` no look was taken, and the other side stood still perhaps: they do not count as
     /// waiting.
-    pub(super) fn stood_still(&mut self, late: u64, now: u64) {
+    pub(super) fn exclude_gap(&mut self, late: u64, now: u64) {
         if let Some(waiting) = &mut self.waiting {
-            leave_out(&mut waiting.since, late, now);
+            shift_start(&mut waiting.since, late, now);
         }
     }
 }

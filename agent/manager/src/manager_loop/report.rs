@@ -137,9 +137,9 @@ impl NodeReporter {
         };
         let now = monotonic_ns();
         let is_due = now.saturating_sub(self.sent_at) >= REPORT_AGAIN_NS;
-        let is_news = state.conditions != self.sent.conditions
+        let is_new = state.conditions != self.sent.conditions
             || (state.pressed != self.sent.pressed && is_due);
-        let is_sent = is_news && self.emit(ManagerEvent::Node(state.clone()));
+        let is_sent = is_new && self.emit(ManagerEvent::Node(state.clone()));
         // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
         if is_sent || state.pressed == self.sent.pressed {
             self.evicted_for.clear();

@@ -19,7 +19,7 @@ use evictd_engine::mitigation::portions;
 use evictd_node::{
     cgroup::{
         memory::MemoryCgroup,
-        reclaim::{self, Given},
+        reclaim::{self, ReclaimResult},
         throttle::{Left, ThrottleList, can_throttle},
     },
     pods::table::PodEntry,
@@ -199,7 +199,7 @@ impl MitigationWorker {
             {
                 Ok(Some(throttle)) => {
                     add(&self.counters.throttles, 1);
-                    done.push(pod(entry, Given::default(), Some(throttle.high)));
+                    done.push(pod(entry, ReclaimResult::default(), Some(throttle.high)));
                 }
                 Ok(None) => {}
                 Err(error) => refusal = Some(error.to_string()),
@@ -217,7 +217,7 @@ impl MitigationWorker {
             namespace: String::new(),
             name: String::new(),
             uid: throttle.uid,
-            given: Given::default(),
+            given: ReclaimResult::default(),
             high: Some(throttle.high),
         });
         let mut pods: Vec<_> = pods.collect();
@@ -246,7 +246,7 @@ fn first_refusal<R: ToString>(
     Some(refusal.to_string())
 }
 
-fn pod(entry: &PodEntry, given: Given, high: Option<u64>) -> PodEffect {
+fn pod(entry: &PodEntry, given: ReclaimResult, high: Option<u64>) -> PodEffect {
     PodEffect {
         namespace: entry.pod.namespace.clone(),
         name: entry.pod.name.clone(),

@@ -49,7 +49,7 @@ pub struct Btf {
 
 impl Btf {
     /// Reads the running kernel's BTF.
-    pub fn of_kernel() -> Result<Self, BtfError> {
+    pub fn from_sys_fs() -> Result<Self, BtfError> {
         Self::from_file(Path::new(VMLINUX))
     }
 

@@ -142,7 +142,7 @@ impl BpfObject {
     }
 
     fn load_memory(logs: bool) -> Result<Self, ObjectError> {
-        let kernel = btf::Btf::of_kernel()?;
+        let kernel = btf::Btf::from_sys_fs()?;
         let mut globals = offsets::resolve(&kernel)?;
         let victims = offsets::resolve_victims(&kernel).map_err(|e| e.to_string());
         let victims = victims.map(|offsets| {
@@ -169,7 +169,7 @@ impl BpfObject {
     /// No `bpf(2)`, not allowed to: the reason says which.
     pub fn load_counts() -> Result<Self, ObjectError> {
         let hierarchy = memory_hierarchy();
-        let resolved = btf::Btf::of_kernel().and_then(|btf| offsets::resolve_counts(&btf));
+        let resolved = btf::Btf::from_sys_fs().and_then(|btf| offsets::resolve_counts(&btf));
         match resolved {
             Ok(mut globals) => {
                 globals.extend([("MEMORY_HIERARCHY", hierarchy), ("OFFSETS_KNOWN", 1)]);

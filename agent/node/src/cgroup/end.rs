@@ -19,7 +19,7 @@ use super::{
     kill::CgroupKiller,
     open_cgroup::open_directory,
     tree::is_lacking,
-    walk::{Reach, walk},
+    walk::{WalkLimits, walk},
 };
 use crate::{
     cgroup::hierarchy::v1_sibling,
@@ -149,7 +149,7 @@ fn thaw(path: &Path) {
         return;
     };
     // Refused, the pod is one that does not die, and is reported as such.
-    let _ = walk(top.as_fd(), Reach::ALL, &mut |cgroup| {
+    let _ = walk(top.as_fd(), WalkLimits::ALL, &mut |cgroup| {
         let _ = thaw_one(cgroup);
         ControlFlow::Continue(())
     });
@@ -172,7 +172,7 @@ fn thaw_one(cgroup: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Processes of a pod whose memory is freed at a look, and the stack of the thread that does it, in bytes.
-const MOST_RELEASED: usize = 64;
+const MAX_RELEASED: usize = 64;
 const RELEASE_STACK: usize = 64 << 10;
 
 /// Frees the memory of a pod's dying processes, in a thread of its own unless the last one has not ended: the call waits for
@@ -184,7 +184,7 @@ fn release_memory(killer: &CgroupKiller) {
     let mut pids = Vec::new();
     // A cgroup that vanishes here is empty, which the next look sees.
     let _ = killer.for_each(&mut |pid| {
-        if pids.len() < MOST_RELEASED {
+        if pids.len() < MAX_RELEASED {
             pids.push(pid);
         }
     });

@@ -26,7 +26,7 @@ use std::{
 use evictd_engine::units::signed;
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::{members::List, open_cgroup::OpenCgroup, walk::Reach};
+use super::{members::List, open_cgroup::OpenCgroup, walk::WalkLimits};
 use crate::{
     cgroup::{
         memory::Version,
@@ -56,7 +56,7 @@ impl CgroupKiller {
     /// # Errors
     /// The cgroup is not there, or may not be written to.
     pub fn open(path: &Path) -> Result<Self, PathError> {
-        Self::reopen(path, &FollowedCgroups::of(path)?, None)
+        Self::reopen(path, &FollowedCgroups::find(path)?, None)
     }
 
     /// Opens the cgroups that were found, the topmost first. What `before` has open of the same ones is shared.
@@ -134,7 +134,7 @@ impl CgroupKiller {
         if result == KillResult::EMPTY
             && let Some(pod) = self.cgroups.first()
         {
-            let below = pod.signal_tree(Signal::KILL, Reach::DECIDING);
+            let below = pod.signal_tree(Signal::KILL, WalkLimits::DECIDING);
             // Where nothing can be looked at (no descriptor is left), the cgroups that are held open have the say.
             if !below.empty {
                 result = below;
@@ -153,7 +153,7 @@ impl CgroupKiller {
         } else if self.signal(Signal::KILL).processes == 0
             && let Some(pod) = self.cgroups.first()
         {
-            pod.signal_tree(Signal::KILL, Reach::DECIDING);
+            pod.signal_tree(Signal::KILL, WalkLimits::DECIDING);
         }
     }
 
@@ -173,7 +173,7 @@ impl CgroupKiller {
     /// Sends a signal once to every process that is there, in all cgroups below the pod, one by one, whatever is
     /// refused meanwhile. For threads that may take their time.
     pub(super) fn signal_all(&self, signal: Signal) -> KillResult {
-        let tree = |pod: &Arc<OpenCgroup>| pod.signal_tree(signal, Reach::ALL);
+        let tree = |pod: &Arc<OpenCgroup>| pod.signal_tree(signal, WalkLimits::ALL);
         self.cgroups.first().map_or(KillResult::EMPTY, tree)
     }
 
@@ -240,7 +240,7 @@ impl CgroupKiller {
             return self.kill_all();
         }
         let older = &mut |list: &List<'_>| !is_younger(list);
-        let result = pod.signal_those(Signal::KILL, Reach::ALL, older);
+        let result = pod.signal_those(Signal::KILL, WalkLimits::ALL, older);
         result.or_refusal().map(drop)
     }
 }

@@ -249,7 +249,7 @@ mod tests {
             fs::write(dir.path().join(format!("app/memory.swap.{name}")), text).unwrap();
         }
         uses("sidecar", 49, &mib(190));
-        let found = FollowedCgroups::of(dir.path()).unwrap();
+        let found = FollowedCgroups::find(dir.path()).unwrap();
         let pod = Arc::new(MemoryCgroup::open(dir.path()).unwrap());
         let limited = LimitedCgroups::reopen(&found, &pod, None);
         let position = |name: &str| {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
-        // Raised, by the pod itself perhaps.
+        // RaisedValue, by the pod itself perhaps.
         uses("sidecar", 49, &mib(195));
         assert_eq!(seen("sidecar"), None);
         let anew = LimitedCgroups::reopen(&found, &pod, Some(&limited));
@@ -297,7 +297,7 @@ mod tests {
                 fs::write(dir.join(name), text).unwrap();
             }
         }
-        let found = FollowedCgroups::of(dir.path()).unwrap();
+        let found = FollowedCgroups::find(dir.path()).unwrap();
         let pod = Arc::new(MemoryCgroup::open(dir.path()).unwrap());
         let limited = LimitedCgroups::reopen(&found, &pod, None);
         // What is left below the limit of each, in this order: pod, runner, step, side.

@@ -23,7 +23,7 @@ pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
 const BATCH: usize = 128;
 /// Processes of a cgroup that a deciding thread signals at once: a list is made for each batch, so that the time grows with the
 /// square of their number. It goes on with the next ones when it kills again; the threads that may take their time signal all.
-pub const MOST_AT_ONCE: u32 = 1024;
+pub const MAX_AT_ONCE: u32 = 1024;
 /// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one
 /// before.
 const FIRST_BATCH: usize = 8;

@@ -19,9 +19,9 @@ use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::{
-    members::{KillResult, List, MOST_AT_ONCE, signal_from, signal_members},
+    members::{KillResult, List, MAX_AT_ONCE, signal_from, signal_members},
     tree::FollowedCgroup,
-    walk::{Reach, Walked, walk},
+    walk::{WalkLimits, Walked, walk},
 };
 use crate::{
     cgroup::memory::Version,
@@ -108,18 +108,18 @@ impl OpenCgroup {
         }
     }
 
-    /// Sends a signal once to the processes in the cgroup, to the next [`MOST_AT_ONCE`] of them. Does not allocate.
+    /// Sends a signal once to the processes in the cgroup, to the next [`MAX_AT_ONCE`] of them. Does not allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
         let from = self.next.load(Ordering::Relaxed);
-        let (result, next) = signal_from(signal, from, MOST_AT_ONCE, &|each| self.for_each(each));
+        let (result, next) = signal_from(signal, from, MAX_AT_ONCE, &|each| self.for_each(each));
         self.next.store(next, Ordering::Relaxed);
         result
     }
 
     /// Signals the processes of the cgroup and of those that are below it now, whether they were there when it was
     /// opened or not.
-    pub(super) fn signal_tree(&self, signal: Signal, reach: Reach) -> KillResult {
-        self.signal_those(signal, reach, &mut |_| true)
+    pub(super) fn signal_tree(&self, signal: Signal, limits: WalkLimits) -> KillResult {
+        self.signal_those(signal, limits, &mut |_| true)
     }
 
     /// Signals the processes of those cgroups of the tree for which `is_one` is true. It is called with what lists the
@@ -127,14 +127,14 @@ impl OpenCgroup {
     pub(super) fn signal_those(
         &self,
         signal: Signal,
-        reach: Reach,
+        limits: WalkLimits,
         is_one: &mut dyn FnMut(&List<'_>) -> bool,
     ) -> KillResult {
         let mut result = KillResult::EMPTY;
-        let walked = walk(self.dir.as_fd(), reach, &mut |cgroup| {
+        let walked = walk(self.dir.as_fd(), limits, &mut |cgroup| {
             let list: &List<'_> = &|each| list(cgroup, each);
             if is_one(list) {
-                result.add(signal_members(signal, reach.processes, list));
+                result.add(signal_members(signal, limits.processes, list));
             }
             ControlFlow::Continue(())
         });
@@ -151,14 +151,14 @@ impl OpenCgroup {
     pub(super) fn any_list(&self, each: &mut dyn FnMut(&List<'_>) -> bool) -> bool {
         let walked = walk(
             self.dir.as_fd(),
-            Reach::ALL,
+            WalkLimits::ALL,
             &mut |cgroup| match each(&|pid| list(cgroup, pid)) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             },
         );
         // What was not looked at may be one.
-        matches!(walked, Ok(Walked::Stopped | Walked::Cut))
+        matches!(walked, Ok(Walked::Stopped | Walked::Truncated))
     }
 
     /// Calls `each` for every process that is in the cgroup now, and in those that are below it now. For threads that
@@ -169,7 +169,7 @@ impl OpenCgroup {
     /// cgroup that is gone is an empty one.
     pub(super) fn for_each_in_tree(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         let mut refused = None;
-        let walked = walk(self.dir.as_fd(), Reach::ALL, &mut |cgroup| {
+        let walked = walk(self.dir.as_fd(), WalkLimits::ALL, &mut |cgroup| {
             if let Err(e) = list(cgroup, each)
                 && !is_gone(&e)
             {
@@ -179,7 +179,7 @@ impl OpenCgroup {
         });
         match (refused, walked?) {
             (Some(e), _) => Err(e),
-            (None, Walked::Cut) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            (None, Walked::Truncated) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
             (None, _) => Ok(()),
         }
     }
@@ -193,9 +193,9 @@ impl OpenCgroup {
     }
 
     /// Whether no process is found in the cgroup and in those that are below it now. What cannot be looked at counts as
-    /// empty; what is out of a deciding thread's reach does not. Does not allocate.
+    /// empty; what is out of a deciding thread's limits does not. Does not allocate.
     pub(super) fn is_tree_empty(&self) -> bool {
-        let walked = walk(self.dir.as_fd(), Reach::DECIDING, &mut |cgroup| {
+        let walked = walk(self.dir.as_fd(), WalkLimits::DECIDING, &mut |cgroup| {
             let mut empty = true;
             // The caller has read the cgroups that it knows.
             let _ = list(cgroup, &mut |_| empty = false);
@@ -204,7 +204,7 @@ impl OpenCgroup {
                 false => ControlFlow::Break(()),
             }
         });
-        !matches!(walked, Ok(Walked::Cut | Walked::Stopped))
+        !matches!(walked, Ok(Walked::Truncated | Walked::Stopped))
     }
 }
 

@@ -31,7 +31,7 @@ pub struct PodPids {
 /// The directory is not there. Children that vanish meanwhile are counted as empty.
 pub fn of_pod(cgroup: &Path) -> Result<PodPids, PathError> {
     let mut processes = 0;
-    let found = FollowedCgroups::of(cgroup)?;
+    let found = FollowedCgroups::find(cgroup)?;
     for dir in found.paths() {
         let file = dir.join("cgroup.procs");
         processes += match fs::read(&file) {

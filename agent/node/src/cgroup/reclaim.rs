@@ -36,7 +36,7 @@ pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
 
 /// Memory that a cgroup has given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct ReclaimResult {
     /// Bytes that were asked for.
     pub asked: u64,
     /// Memory of the cgroup before the reclaim.
@@ -45,7 +45,7 @@ pub struct Given {
     pub after: MemoryReading,
 }
 
-impl Given {
+impl ReclaimResult {
     /// Bytes by which less is charged to the cgroup.
     pub fn usage(&self) -> u64 {
         self.before.usage.saturating_sub(self.after.usage)
@@ -64,10 +64,10 @@ impl Given {
 ///
 /// # Errors
 /// The cgroup is gone, the kernel refuses.
-pub fn reclaim(cgroup: &MemoryCgroup, bytes: u64, until: Instant) -> io::Result<Given> {
+pub fn reclaim(cgroup: &MemoryCgroup, bytes: u64, until: Instant) -> io::Result<ReclaimResult> {
     let file = cgroup.path().join("memory.reclaim");
     let before = cgroup.read()?;
-    let mut given = Given {
+    let mut given = ReclaimResult {
         asked: 0,
         before,
         after: before,

@@ -47,7 +47,7 @@ impl FollowedCgroups {
     ///
     /// # Errors
     /// The cgroup is not there or cannot be listed, or no descriptor or memory is left.
-    pub fn of(root: &Path) -> Result<Self, PathError> {
+    pub fn find(root: &Path) -> Result<Self, PathError> {
         let id = |dir: &Path| fs::metadata(dir).map(|meta| meta.ino());
         let mut found = Self {
             list: vec![FollowedCgroup {
@@ -102,7 +102,7 @@ impl FollowedCgroups {
 
 /// The ids of a cgroup and of those below it that are followed; none where it cannot be looked at.
 pub fn followed_ids(root: &Path) -> Vec<u64> {
-    let found = FollowedCgroups::of(root).unwrap_or_default();
+    let found = FollowedCgroups::find(root).unwrap_or_default();
     found.ids().collect()
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn first_process(dir: &Path) -> Option<u32> {
 
 /// Whether a process is in a pod's cgroup or below it.
 pub(crate) fn has_process(pod: &Path) -> bool {
-    let cgroups = FollowedCgroups::of(pod).unwrap_or_default();
+    let cgroups = FollowedCgroups::find(pod).unwrap_or_default();
     cgroups.paths().any(|dir| first_process(dir).is_some())
 }
 
@@ -150,7 +150,7 @@ mod tests {
         for dir in dirs {
             fs::create_dir_all(pod.path().join(dir)).unwrap();
         }
-        let found = FollowedCgroups::of(pod.path()).unwrap();
+        let found = FollowedCgroups::find(pod.path()).unwrap();
         (pod, found)
     }
 
@@ -192,6 +192,6 @@ mod tests {
             assert!(cgroup.path == pod.path() || seen.contains(&parent));
             seen.push(cgroup.path.clone());
         }
-        assert!(FollowedCgroups::of(&pod.path().join("gone")).is_err());
+        assert!(FollowedCgroups::find(&pod.path().join("gone")).is_err());
     }
 }

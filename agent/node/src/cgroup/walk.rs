@@ -16,11 +16,11 @@ use std::{
 use evictd_sys::fs::is_gone;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, fstat, openat};
 
-use crate::{cgroup::members::MOST_AT_ONCE, kernfile::bad_message};
+use crate::{cgroup::members::MAX_AT_ONCE, kernfile::bad_message};
 
 /// Bounds of a walk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
+pub(super) struct WalkLimits {
     /// Largest number of cgroups that are visited.
     cgroups: usize,
     /// Largest number of levels below the first that are visited.
@@ -29,13 +29,13 @@ pub(super) struct Reach {
     pub processes: u32,
 }
 
-impl Reach {
-    /// Reach for threads that decide: 20 milliseconds at most. A container that is a node (kind, k3d) has some
+impl WalkLimits {
+    /// WalkLimits for threads that decide: 20 milliseconds at most. A container that is a node (kind, k3d) has some
     /// hundreds of cgroups.
     pub const DECIDING: Self = Self {
         cgroups: 512,
         levels: HELD - 1,
-        processes: MOST_AT_ONCE,
+        processes: MAX_AT_ONCE,
     };
     /// For threads that may take their time: twice as many as the kernel has memory cgroups (MEM_CGROUP_ID_MAX), so
     /// that a pod which makes them meanwhile does not hold up the thread.
@@ -51,8 +51,8 @@ impl Reach {
 pub(super) enum Walked {
     /// All were visited.
     All,
-    /// There are more than its reach, or the tree has changed meanwhile.
-    Cut,
+    /// There are more than its limits, or the tree has changed meanwhile.
+    Truncated,
     /// The visitor has ended it.
     Stopped,
 }
@@ -71,7 +71,7 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY
 /// The first refusal, after all that can be reached was visited. A cgroup that is gone is none.
 pub(super) fn walk(
     cgroup: BorrowedFd<'_>,
-    reach: Reach,
+    limits: WalkLimits,
     visit: &mut dyn FnMut(BorrowedFd<'_>) -> ControlFlow<()>,
 ) -> io::Result<Walked> {
     if visit(cgroup).is_break() {
@@ -95,12 +95,12 @@ pub(super) fn walk(
             note(error);
             false
         });
-        if has_more && visited >= reach.cgroups {
-            end = Walked::Cut;
+        if has_more && visited >= limits.cgroups {
+            end = Walked::Truncated;
             break;
         }
-        if has_more && depth >= reach.levels {
-            end = Walked::Cut;
+        if has_more && depth >= limits.levels {
+            end = Walked::Truncated;
             has_more = false;
         }
         if has_more {
@@ -135,7 +135,7 @@ pub(super) fn walk(
             Ok(Some(above)) => level = above,
             unknown => {
                 // The directory was removed, so that its place in the one above is not known; or that one refuses.
-                end = Walked::Cut;
+                end = Walked::Truncated;
                 unknown.err().into_iter().for_each(&mut note);
                 break;
             }
@@ -245,10 +245,10 @@ mod tests {
     use super::*;
 
     /// The inode numbers of what is visited.
-    fn seen(dir: &Path, reach: Reach) -> (Vec<u64>, Walked) {
+    fn seen(dir: &Path, limits: WalkLimits) -> (Vec<u64>, Walked) {
         let dir = File::open(dir).unwrap();
         let mut seen = Vec::new();
-        let walked = walk(dir.as_fd(), reach, &mut |cgroup| {
+        let walked = walk(dir.as_fd(), limits, &mut |cgroup| {
             seen.push(fstat(cgroup).unwrap().st_ino);
             ControlFlow::Continue(())
         });
@@ -286,10 +286,10 @@ mod tests {
             .map(|dir| fs::metadata(dir).unwrap().ino())
             .collect();
         ids.sort_unstable();
-        assert_eq!(seen(dir.path(), Reach::ALL), (ids, Walked::All));
-        let (some, walked) = seen(dir.path(), Reach::DECIDING);
+        assert_eq!(seen(dir.path(), WalkLimits::ALL), (ids, Walked::All));
+        let (some, walked) = seen(dir.path(), WalkLimits::DECIDING);
         assert!(some.len() < all.len());
-        assert_eq!(walked, Walked::Cut);
+        assert_eq!(walked, Walked::Truncated);
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
             mkdirat(&at, &*name, Mode::RWXU).unwrap();
             at = openat(&at, &*name, DIRECTORY, Mode::empty()).unwrap();
         }
-        let (seen, walked) = seen(dir.path(), Reach::ALL);
+        let (seen, walked) = seen(dir.path(), WalkLimits::ALL);
         assert_eq!((seen.len(), walked), (41, Walked::All));
         // The next one to remove it could not name it.
         for _ in 0..40 {
@@ -316,7 +316,7 @@ mod tests {
         fs::create_dir(dir.path().join("below")).unwrap();
         let dir = File::open(dir.path()).unwrap();
         let mut visited = 0;
-        let walked = walk(dir.as_fd(), Reach::ALL, &mut |_| {
+        let walked = walk(dir.as_fd(), WalkLimits::ALL, &mut |_| {
             visited += 1;
             ControlFlow::Break(())
         });

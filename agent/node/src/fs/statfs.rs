@@ -68,12 +68,12 @@ impl Filesystem {
     /// btrfs all subvolumes have the same one, as for cAdvisor; stat(2) gives each another (`st_dev`), which serves
     /// where the superblock is not known.
     fn identity(&self) -> u32 {
-        superblock_of(&self.path).map_or_else(|_| self.stand_in().device, |s| s.device)
+        superblock_of(&self.path).map_or_else(|_| self.fallback_superblock().device, |s| s.device)
     }
 
     /// What stands for the superblock where that cannot be told: the device number of stat(2). An overlay whose upper
     /// layer cannot be seen from here has one of its own, and kernels before 5.8 do not tell which mount a path is on.
-    pub fn stand_in(&self) -> Superblock {
+    pub fn fallback_superblock(&self) -> Superblock {
         Superblock {
             device: kernel_device(self.device),
             kind: "unknown".to_owned(),

@@ -232,7 +232,7 @@ impl PodTableBuilder {
                 (pod, is_same)
             }
         };
-        let found = FollowedCgroups::of(&cgroup.path);
+        let found = FollowedCgroups::find(&cgroup.path);
         let follows = |held: &OpenPod| found.as_ref().is_ok_and(|found| held.entry.follows(found));
         match held {
             Some(held) if is_same && follows(&held) => {

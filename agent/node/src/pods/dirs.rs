@@ -38,7 +38,7 @@ const LOCAL_PLUGINS: [&str; 3] = [
 
 /// So many bytes of a process's mounts are read: those of its container's start come first, and a pod can make 100,000
 /// (`fs.mount-max`).
-const MOST_MOUNTS: u64 = 1 << 20;
+const MAX_MOUNTS: u64 = 1 << 20;
 
 /// Directories of one kind, with the name of the container or volume that they belong to.
 pub type Named = Vec<(String, PathBuf)>;
@@ -74,7 +74,7 @@ impl PodDirs {
     /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a
     /// static pod's is not that of its mirror in the API. What is mounted is not looked at. `seen` is what earlier
     /// looks at the pod have told.
-    pub fn of_kubelet_pod(
+    pub fn resolve(
         kubelet: &Path,
         logs: &Path,
         pod: &Pod,
@@ -124,7 +124,7 @@ impl SeenContainers {
     /// The containers that run, with the UID that the kubelet has for the pod and the overlays of the node.
     fn look(&self, pod: &Pod, uid: &str, cgroup: &Path, overlays: &Overlays) -> Running {
         let mut seen = self.0.lock();
-        let groups = FollowedCgroups::of(cgroup).unwrap_or_default();
+        let groups = FollowedCgroups::find(cgroup).unwrap_or_default();
         let ids = groups.paths().filter_map(|group| {
             let id = container_id(group.strip_prefix(cgroup).ok()?)?;
             Some((id, group))
@@ -164,7 +164,7 @@ fn mounts_of(pid: u32) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/mountinfo")) {
         // What was read serves.
-        let _ = file.take(MOST_MOUNTS).read_to_end(&mut bytes);
+        let _ = file.take(MAX_MOUNTS).read_to_end(&mut bytes);
     }
     lossy(bytes)
 }
@@ -645,9 +645,7 @@ mod tests {
             overlay,
         };
         seen.0.lock().insert("gone".into(), gone);
-        let at = |pod: &Pod| {
-            PodDirs::of_kubelet_pod(dir.path(), dir.path(), pod, &cgroup, &mounts, &seen)
-        };
+        let at = |pod: &Pod| PodDirs::resolve(dir.path(), dir.path(), pod, &cgroup, &mounts, &seen);
         assert_eq!(at(&pod).layers, named(&[("web", &upper)]));
         assert!(seen.0.lock().is_empty(), "what is gone is forgotten");
         let nameless = at(&Pod::default());
@@ -718,7 +716,7 @@ mod tests {
         for (pod, cgroup) in [(pod, Path::new("/nowhere")), (mirror, own)] {
             let mounts = MountPoints::default();
             let seen = SeenContainers::default();
-            let places = PodDirs::of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &mounts, &seen);
+            let places = PodDirs::resolve(&kubelet, &logs, &pod, cgroup, &mounts, &seen);
             assert_eq!(places.volumes, [("scratch".to_owned(), scratch.clone())]);
             assert_eq!(places.logs, [("web".to_owned(), web.clone())]);
             assert!(places.layers.is_empty());

@@ -230,7 +230,7 @@ fn scores(pod: &Path) -> Vec<i64> {
         score.trim().parse().ok()
     };
     let first_below = |container: PathBuf| {
-        let cgroups = FollowedCgroups::of(&container).unwrap_or_default();
+        let cgroups = FollowedCgroups::find(&container).unwrap_or_default();
         cgroups.paths().find_map(score_of)
     };
     let own = score_of(pod);

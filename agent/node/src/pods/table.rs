@@ -65,7 +65,7 @@ impl PodEntry {
     /// # Errors
     /// The cgroup is not there.
     pub fn open(pod: Pod, cgroup: &Path, mode: Mode) -> Result<Self, PathError> {
-        Self::reopen(pod, cgroup, &FollowedCgroups::of(cgroup)?, mode, None)
+        Self::reopen(pod, cgroup, &FollowedCgroups::find(cgroup)?, mode, None)
     }
 
     /// As [`Self::open`], with the pod's cgroups as they were found. `before` is another entry of the pod: what has
@@ -240,7 +240,7 @@ pub struct PodTable {
 }
 
 /// Number of pods whose statistics are flushed at once: the pod that made them lag is the one that has grown most.
-const MOST_GROWN: usize = 4;
+const MAX_GROWN: usize = 4;
 
 impl PodTable {
     /// A table of these pods.
@@ -291,7 +291,7 @@ impl PodTable {
     /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of
     /// the cgroups above. Does not allocate.
     pub fn flush_statistics(&mut self) {
-        let mut most = Largest::<MOST_GROWN>::default();
+        let mut most = Largest::<MAX_GROWN>::default();
         for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {
             let usage = entry.memory.usage().unwrap_or(0);
             // A pod that has given something back grows from there.

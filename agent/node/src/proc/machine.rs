@@ -44,7 +44,7 @@ pub enum Balloon {
 
 impl Balloon {
     /// The machine's, below a sysfs mount.
-    pub fn of_machine(sys: &Path) -> Self {
+    pub fn detect(sys: &Path) -> Self {
         if gives_balloon_back(sys) {
             return Self::GivenBack;
         }
@@ -140,14 +140,14 @@ pub fn balloon(proc: &Path) -> Option<u64> {
 pub(crate) struct PcpLists(File);
 
 /// With more CPUs it takes too long to read all their lists: some 15 us for each.
-const MOST_CPUS: u64 = 32;
+const MAX_CPUS: u64 = 32;
 /// Before each number of pages.
 const COUNT: &[u8] = b"count:";
 
 impl PcpLists {
     /// Opens `zoneinfo` below a procfs mount; `None` where it cannot be read, or there are too many CPUs.
     pub fn open(proc: &Path) -> Option<Self> {
-        if online_cpus() > MOST_CPUS {
+        if online_cpus() > MAX_CPUS {
             return None;
         }
         let lists = Self(File::open(proc.join("zoneinfo")).ok()?);
@@ -405,7 +405,7 @@ mod tests {
             );
             fs::write(dir.path().join("meminfo"), text).unwrap();
             let memory = MemAvailable::open(dir.path()).unwrap();
-            let memory = memory.with_balloon(Balloon::of_machine(dir.path()));
+            let memory = memory.with_balloon(Balloon::detect(dir.path()));
             memory.read().unwrap().available >> 10
         };
         assert_eq!(available("0110010100\n", 0), 7000);
@@ -419,7 +419,7 @@ mod tests {
     fn what_is_set_aside_is_not_in_use() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("module/vmw_balloon")).unwrap();
-        let balloon = Balloon::of_machine(dir.path());
+        let balloon = Balloon::detect(dir.path());
         assert_eq!(balloon, Balloon::Taken);
         let memory = |taken: u64| {
             let text = format!(

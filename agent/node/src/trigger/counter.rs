@@ -96,24 +96,24 @@ const UNSEEN: u64 = 32;
 
 /// Whether a hook still counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pulse {
+struct HookActivity {
     /// The first sample since the count has moved: when it was, in nanoseconds of CLOCK_MONOTONIC, the count, and how many
     /// were in use by the file. What is available also moves without a task or a file: on xfs with each block written.
     since: Option<(u64, i64, u64)>,
-    is_silent: bool,
+    is_stale: bool,
 }
 
-impl Pulse {
+impl HookActivity {
     fn note(&mut self, now: u64, count: i64, used: u64) {
         match self.since {
             Some((since, counted, before)) if counted == count => {
                 let has_waited = now.saturating_sub(since) >= nanos(SILENCE);
-                self.is_silent |= has_waited && used.abs_diff(before) > UNSEEN;
+                self.is_stale |= has_waited && used.abs_diff(before) > UNSEEN;
             }
             _ => {
                 *self = Self {
                     since: Some((now, count, used)),
-                    is_silent: false,
+                    is_stale: false,
                 }
             }
         }
@@ -123,7 +123,7 @@ impl Pulse {
 #[derive(Default)]
 struct Counter {
     base: Option<i64>,
-    pulse: Pulse,
+    activity: HookActivity,
     slots: [Slot; TRIGGERS as usize],
     drift: Drift,
 }
@@ -196,7 +196,7 @@ impl EventCounter {
         let Some(state) = self.counters.get_mut(counter) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        state.pulse.note(monotonic_ns(), count, used);
+        state.activity.note(monotonic_ns(), count, used);
         let base = truth.saturating_add(count);
         let old = state.base.replace(base);
         if let Some(moved) = old.map(|old| old.abs_diff(base)).filter(|by| *by != 0) {
@@ -244,7 +244,7 @@ impl EventCounter {
     pub fn suspend(&mut self, counter: usize) -> io::Result<()> {
         if let Some(state) = self.counters.get_mut(counter) {
             state.base = None;
-            state.pulse = Pulse::default();
+            state.activity = HookActivity::default();
         }
         for slot in 0..TRIGGERS as usize {
             self.write(counter, slot)?;
@@ -260,9 +260,9 @@ impl EventCounter {
     }
 
     /// Whether the hook counts nothing any more, by the samples: its triggers do not trip.
-    pub fn is_silent(&self, counter: usize) -> bool {
+    pub fn is_stale(&self, counter: usize) -> bool {
         let counter = self.counters.get(counter);
-        counter.is_some_and(|counter| counter.pulse.is_silent)
+        counter.is_some_and(|counter| counter.activity.is_stale)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -379,19 +379,19 @@ mod tests {
 
     #[test]
     fn a_hook_that_counts_nothing_while_files_move_is_silent() {
-        let mut pulse = Pulse::default();
-        let mut is_silent = |seconds: u64, count, used| {
-            pulse.note(seconds * SECOND, count, used);
-            pulse.is_silent
+        let mut activity = HookActivity::default();
+        let mut is_stale = |seconds: u64, count, used| {
+            activity.note(seconds * SECOND, count, used);
+            activity.is_stale
         };
         // Nothing happens, or what is there is counted.
-        assert!(!is_silent(0, 7, 1000) && !is_silent(60, 7, 1000));
-        assert!(!is_silent(61, 107, 900) && !is_silent(62, 107, 800));
-        assert!(!is_silent(63, 108, 700), "it counts again");
+        assert!(!is_stale(0, 7, 1000) && !is_stale(60, 7, 1000));
+        assert!(!is_stale(61, 107, 900) && !is_stale(62, 107, 800));
+        assert!(!is_stale(63, 108, 700), "it counts again");
         // A few that it has not seen yet, and as many that it never sees.
-        assert!(!is_silent(64, 108, 690) && !is_silent(70, 108, 680));
-        assert!(is_silent(71, 108, 600) && is_silent(72, 108, 700));
-        assert!(!is_silent(73, 109, 600), "it counts again");
+        assert!(!is_stale(64, 108, 690) && !is_stale(70, 108, 680));
+        assert!(is_stale(71, 108, 600) && is_stale(72, 108, 700));
+        assert!(!is_stale(73, 109, 600), "it counts again");
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl InodeTrigger {
             let place = mount_of(directory);
             let (superblock, mount_point) = match &place {
                 Ok((superblock, mount_point)) => (superblock.clone(), Some(mount_point.clone())),
-                Err(_) => (filesystem.stand_in(), None),
+                Err(_) => (filesystem.fallback_superblock(), None),
             };
             if watched.iter().any(|w| w.superblock == superblock) {
                 continue;
@@ -183,8 +183,8 @@ impl InodeTrigger {
 
     /// The index of the filesystem that a directory is on; `None` when it is not watched.
     pub fn index_of(&self, directory: &Path) -> Option<usize> {
-        let stand_in = || Some(Filesystem::open(directory).ok()?.stand_in());
-        let superblock = superblock_of(directory).ok().or_else(stand_in)?;
+        let fallback = || Some(Filesystem::open(directory).ok()?.fallback_superblock());
+        let superblock = superblock_of(directory).ok().or_else(fallback)?;
         self.watched.iter().position(|w| w.superblock == superblock)
     }
 
@@ -327,9 +327,9 @@ impl InodeTrigger {
     }
 
     /// Whether the hook of a filesystem counts nothing any more, although its free inodes change.
-    pub fn is_silent(&self, filesystem: usize) -> bool {
+    pub fn is_stale(&self, filesystem: usize) -> bool {
         let counting = self.counting.as_ref();
-        counting.is_some_and(|counting| counting.counter.is_silent(filesystem))
+        counting.is_some_and(|counting| counting.counter.is_stale(filesystem))
     }
 
     /// Reader of the counts of cgroups for another thread; `None` when no filesystem has a hook.

@@ -223,9 +223,9 @@ impl PidTrigger {
     }
 
     /// Whether the hook counts nothing any more, although tasks come and go.
-    pub fn is_silent(&self) -> bool {
+    pub fn is_stale(&self) -> bool {
         let counting = self.counting.as_ref();
-        counting.is_some_and(|counting| counting.counter.is_silent(0))
+        counting.is_some_and(|counting| counting.counter.is_stale(0))
     }
 
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is

@@ -82,7 +82,7 @@ pub enum HeldBack {
     Paused,
     /// No policy is known yet.
     #[error("the policies are not known yet")]
-    Unruled,
+    PoliciesUnknown,
     /// The fleet brake.
     #[error("the fleet brake holds back what is not urgent")]
     Fleet,
@@ -100,7 +100,7 @@ impl PolicyEvaluator {
             return Some(HeldBack::Paused);
         }
         if self.limiter.awaits_policies(now) {
-            return Some(HeldBack::Unruled);
+            return Some(HeldBack::PoliciesUnknown);
         }
         if !self.limiter.fleet_allows_paced(now) {
             return Some(HeldBack::Fleet);
@@ -135,7 +135,7 @@ impl PolicyEvaluator {
         let may_go = state == CandidateState::Eligible;
         let permission = permit.permission(now);
         let value = facts(held);
-        let rules = held.ruling.rules.iter().chain(&held.ruling.shadow);
+        let rules = held.matched.rules.iter().chain(&held.matched.shadow);
         let rules = rules.map(|applied| RuleView {
             rule: applied.name(),
             evict: match &applied.rule().evict {

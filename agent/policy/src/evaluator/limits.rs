@@ -102,7 +102,7 @@ impl PolicyEvaluator {
         indexes: &mut QuotaIndexes,
     ) {
         let pod = held.pod.pod();
-        for (applied, position, limit) in held.ruling.limits() {
+        for (applied, position, limit) in held.matched.limits() {
             let key = QuotaKey::Group {
                 rule: applied.name(),
                 limit: position,

@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 
 use super::{
     gate::{self, ClusterAddresses, Secrets},
-    set::{Applied, PolicySet, Ruling},
+    set::{Applied, MatchedRules, PolicySet},
 };
 use crate::{
     Namespaces,
@@ -40,7 +40,7 @@ pub use gate_state::GateState;
 pub use worker::{THREAD, Worker};
 
 /// Most pairs of policies whose conflicts are kept.
-const MOST_REPORTED: usize = 1024;
+const MAX_REPORTED: usize = 1024;
 
 /// Settings of the agent's configuration, which hold beside all policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ struct EvaluatedPod {
     pod: Arc<dyn ManagedPod>,
     /// Time since which the pod is known here, in nanoseconds of CLOCK_MONOTONIC.
     since: u64,
-    ruling: Ruling,
+    matched: MatchedRules,
     answers: Answers,
     /// The result of all rules that hold.
     result: RuleResult,
@@ -191,7 +191,7 @@ impl PolicyEvaluator {
                     (Answers::default(), monotonic_ns())
                 }
             };
-            let ruling = state.ruling(pod);
+            let matched = state.matched(pod);
             let free = || RuleResult {
                 permission: Permission::Always,
                 reason: None,
@@ -199,7 +199,7 @@ impl PolicyEvaluator {
             let held = EvaluatedPod {
                 pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
                 since,
-                ruling,
+                matched,
                 answers,
                 result: free(),
                 shadow: free(),
@@ -225,9 +225,9 @@ impl PolicyEvaluator {
         for held in state.pods.values_mut() {
             let value = facts(held);
             let ask = |applied| evaluate(applied, &value, &held.answers, now);
-            held.result = most_restrictive(held.ruling.rules.iter().map(ask));
+            held.result = most_restrictive(held.matched.rules.iter().map(ask));
             let created = held.pod.pod().created;
-            let request = held.ruling.tenant_request;
+            let request = held.matched.tenant_request;
             let known_for = Duration::from_nanos(now.saturating_sub(held.since));
             let most = self.settings.max_grace;
             if request.spares(created, wall, known_for, most) {
@@ -242,7 +242,7 @@ impl PolicyEvaluator {
                 };
                 held.result = most_restrictive([held.result.clone(), grace]);
             }
-            held.shadow = most_restrictive(held.ruling.shadow.iter().map(ask));
+            held.shadow = most_restrictive(held.matched.shadow.iter().map(ask));
             let quotas = quotas.get(&held.pod.pod().uid);
             if quotas.is_some_and(|quotas| !quotas.is_complete) {
                 let reason = "there are more limits on this node than are kept".to_owned();
@@ -254,7 +254,7 @@ impl PolicyEvaluator {
             }
             let indexes = quotas.map_or(&[][..], |quotas| &quotas.indexes);
             let permit = held.pod.permit();
-            permit.set(held.result.permission, held.ruling.order(), indexes);
+            permit.set(held.result.permission, held.matched.order(), indexes);
         }
         state.report_conflicts();
     }
@@ -270,14 +270,14 @@ impl PolicyEvaluator {
         let state = self.state();
         let held = state.pods.get(uid)?;
         let reason = held.shadow.reason.clone()?;
-        let rules: Vec<String> = held.ruling.shadow.iter().map(|a| a.name()).collect();
+        let rules: Vec<String> = held.matched.shadow.iter().map(|a| a.name()).collect();
         Some(format!("{}: {reason}", rules.join(", ")))
     }
 }
 
 /// The pod as rules see it; null where no rule has a condition, because this reads the pod's usage.
 fn facts(held: &EvaluatedPod) -> cel::Value {
-    if held.ruling.needs_facts() {
+    if held.matched.needs_facts() {
         pod_value(&*held.pod)
     } else {
         cel::Value::Null
@@ -294,18 +294,18 @@ fn seconds_since_1970() -> i64 {
 }
 
 impl State {
-    fn ruling(&self, pod: &Pod) -> Ruling {
-        self.set.ruling(pod, &self.namespaces)
+    fn matched(&self, pod: &Pod) -> MatchedRules {
+        self.set.match_pod(pod, &self.namespaces)
     }
 
     fn match_all(&mut self) {
         let mut pods = std::mem::take(&mut self.pods);
         for held in pods.values_mut() {
-            let ruling = self.ruling(held.pod.pod());
-            let before = std::mem::replace(&mut held.ruling, ruling);
+            let matched = self.matched(held.pod.pod());
+            let before = std::mem::replace(&mut held.matched, matched);
             // An answer counts only for the same question.
             held.answers.retain(|key, _| {
-                let gate = held.ruling.gate(key);
+                let gate = held.matched.gate(key);
                 gate.is_some() && before.gate(key) == gate
             });
         }
@@ -314,10 +314,10 @@ impl State {
 
     fn report_conflicts(&mut self) {
         for held in self.pods.values() {
-            for (one, other) in held.ruling.conflicts() {
+            for (one, other) in held.matched.conflicts() {
                 let pair = (one.policy.name.clone(), other.policy.name.clone());
                 if self.reported_contradictions.contains_key(&pair)
-                    || self.reported_contradictions.len() >= MOST_REPORTED
+                    || self.reported_contradictions.len() >= MAX_REPORTED
                 {
                     continue;
                 }

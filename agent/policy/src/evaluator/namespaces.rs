@@ -49,7 +49,7 @@ impl PolicyEvaluator {
     pub fn present_conflicts(&self) -> Vec<(Applied, Applied)> {
         let state = self.state();
         let pods = state.pods.values();
-        let pairs = pods.flat_map(|held| held.ruling.conflicts());
+        let pairs = pods.flat_map(|held| held.matched.conflicts());
         let present: BTreeSet<_> = pairs
             .map(|(one, other)| (&one.policy.name, &other.policy.name))
             .collect();

@@ -53,7 +53,7 @@ impl RestoredCharges<'_> {
                 value,
             } => {
                 gone.namespace == *namespace
-                    && self.set.ruling(gone, self.namespaces).limits().any(
+                    && self.set.match_pod(gone, self.namespaces).limits().any(
                         |(applied, index, of)| {
                             (applied.name(), index) == (rule.clone(), *limit)
                                 && of.value_for(gone) == value

@@ -117,7 +117,7 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
             });
         }
         let due = async {
-            match evaluator.is_ruled() {
+            match evaluator.has_rules() {
                 true => tokio::time::sleep(next.clamp(SHORTEST_PAUSE, EVALUATION_INTERVAL)).await,
                 false => std::future::pending().await,
             }
@@ -132,13 +132,13 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
 
 impl PolicyEvaluator {
     /// Whether a policy or a rate holds for a pod of this node. If not, results do not change with time.
-    fn is_ruled(&self) -> bool {
+    fn has_rules(&self) -> bool {
         let PolicySettings {
             node_rate,
             owner_rate,
             ..
         } = self.settings;
-        let has_rules = |held: &super::EvaluatedPod| !held.ruling.is_empty();
+        let has_rules = |held: &super::EvaluatedPod| !held.matched.is_empty();
         node_rate.is_some() || owner_rate.is_some() || self.state().pods.values().any(has_rules)
     }
 
@@ -149,7 +149,7 @@ impl PolicyEvaluator {
         let mut next = nanos(EVALUATION_INTERVAL);
         for (uid, held) in &mut state.pods {
             let mut value = None;
-            for (applied, gate) in held.ruling.gates() {
+            for (applied, gate) in held.matched.gates() {
                 let key: GateKey = (applied.policy.name.clone(), gate.name.clone());
                 let known = held.answers.get(&key);
                 let due = known.map_or(now, |k| k.asked.saturating_add(nanos(gate.interval)));

@@ -24,7 +24,7 @@ mod tls;
 /// Default of `maxBytes`.
 const DEFAULT_BYTES: u64 = 64 << 10;
 /// Largest `maxBytes` that a policy may set.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 /// Longest head of an answer, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -151,7 +151,7 @@ impl HttpProbe {
             trust: Trust::take(&mut fields, scheme)?,
             server_name: expression(&mut fields, "serverName", names)?,
             // At most 2^20, which fits everywhere.
-            max_bytes: number(&mut fields, "maxBytes", MOST_BYTES)?.unwrap_or(DEFAULT_BYTES)
+            max_bytes: number(&mut fields, "maxBytes", MAX_BYTES)?.unwrap_or(DEFAULT_BYTES)
                 as usize,
         };
         probe.check(&fields)?;

@@ -14,11 +14,11 @@ use super::{
 use crate::conflict::{self, Conflict};
 
 /// Most objects that are kept. Further ones are left out, and the log says so.
-pub(super) const MOST_OBJECTS: usize = 256;
+pub(super) const MAX_OBJECTS: usize = 256;
 /// Most policies of namespaces that are kept.
-const MOST_TENANTS: usize = 1024;
+const MAX_TENANTS: usize = 1024;
 /// Most policies of one namespace: no tenant takes the places of others.
-const MOST_OF_NAMESPACE: usize = 32;
+const MAX_OF_NAMESPACE: usize = 32;
 /// Longest reason in a status, in characters: it may quote an expression.
 const LONGEST_REASON: usize = 1024;
 
@@ -87,10 +87,10 @@ impl State {
             return Some(known.status.clone());
         }
         // An object that replaces another one of its name takes its place.
-        if !self.objects.contains_key(&name) && self.objects.len() >= MOST_OBJECTS {
+        if !self.objects.contains_key(&name) && self.objects.len() >= MAX_OBJECTS {
             if !std::mem::replace(&mut self.too_many, true) {
                 tracing::error!(
-                    most = MOST_OBJECTS,
+                    most = MAX_OBJECTS,
                     policy = name,
                     "there are too many policies: this one and others are left out"
                 );
@@ -146,16 +146,15 @@ impl State {
     /// Takes a new or changed policy of a namespace. If it cannot be used, its last good version stays in force.
     pub fn put_tenant(&mut self, document: &Value) {
         let key = tenant_key(document);
-        let has_place = |all: usize, of_namespace: usize| {
-            all < MOST_TENANTS && of_namespace < MOST_OF_NAMESPACE
-        };
+        let has_place =
+            |all: usize, of_namespace: usize| all < MAX_TENANTS && of_namespace < MAX_OF_NAMESPACE;
         let beside = self.tenants.keys().filter(|(of, _)| *of == key.0).count();
         if !self.tenants.contains_key(&key) && !has_place(self.tenants.len(), beside) {
-            if self.crowded.len() < MOST_TENANTS && self.crowded.insert(key.0.clone()) {
+            if self.crowded.len() < MAX_TENANTS && self.crowded.insert(key.0.clone()) {
                 tracing::error!(
                     policy = ?key,
-                    most = MOST_TENANTS,
-                    of_namespace = MOST_OF_NAMESPACE,
+                    most = MAX_TENANTS,
+                    of_namespace = MAX_OF_NAMESPACE,
                     "there are too many policies of namespaces: this one and others of its namespace are left out"
                 );
             }

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::{state::MOST_OBJECTS, *};
+use super::{state::MAX_OBJECTS, *};
 use crate::{evaluator::PolicySettings, gate::Secrets};
 
 fn store() -> PolicyStore {
@@ -96,10 +96,10 @@ fn a_list_replaces_what_was_remembered() {
 #[test]
 fn there_is_an_end_to_how_many_are_kept() {
     let store = store();
-    for i in 0..MOST_OBJECTS + 3 {
+    for i in 0..MAX_OBJECTS + 3 {
         store.put(&document(&format!("p{i}"), 1, "Never"));
     }
-    assert_eq!(in_force(&store).len(), MOST_OBJECTS);
+    assert_eq!(in_force(&store).len(), MAX_OBJECTS);
     // A known object may change, and an object that is gone makes room.
     assert!(store.put(&document("p0", 2, "Always")).is_some());
     store.remove("p0");

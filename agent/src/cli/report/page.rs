@@ -316,7 +316,7 @@ fn kubelet(incident: &Incident) -> String {
 /// The pod that the kubelet's own order puts first among those that are recorded, for files of older versions, which do
 /// not name it.
 fn kubelet_choice(pods: &[RankedPod]) -> Option<&str> {
-    let key = |pod: &&RankedPod| RankKey::of_kubelet(pod.priority, pod.request, pod.usage);
+    let key = |pod: &&RankedPod| RankKey::for_kubelet(pod.priority, pod.request, pod.usage);
     let first = pods.iter().filter(|pod| !pod.protected).min_by_key(key);
     first.map(|pod| pod.pod.as_str())
 }

@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 
 use super::{
     Watch,
-    view::{Past, State, View, draw},
+    view::{PastEviction, State, View, draw},
 };
 use crate::cli::{
     CommandError,
@@ -92,14 +92,14 @@ fn is_end(key: KeyEvent) -> bool {
 }
 
 /// The last evictions, the newest first; none where nothing was written yet.
-fn past(state_dir: &Path) -> Vec<Past> {
+fn past(state_dir: &Path) -> Vec<PastEviction> {
     // `evictd report` says what cannot be read.
     let Ok((found, _)) = evictions::evictions(state_dir, Wanted::Newest(REQUESTS)) else {
         return Vec::new();
     };
     // A budget may have refused the others.
     let gone = found.known.iter().rev().filter(|known| known.is_agreed);
-    gone.take(PAST).map(Past::new).collect()
+    gone.take(PAST).map(PastEviction::new).collect()
 }
 
 /// Reads the pressure of the node, as far as this kernel has it.

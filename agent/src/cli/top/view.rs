@@ -14,7 +14,7 @@ use ratatui::{
 };
 
 use crate::cli::{
-    evictions::Known,
+    evictions::EvictionSummary,
     rank::PodJson,
     report::note,
     signals::{SignalJson, duration},
@@ -24,7 +24,7 @@ use crate::cli::{
 /// Columns of a bar, without its frame.
 const BAR: usize = 12;
 /// Thresholds that are shown at most, so that pods have room.
-const MOST_SIGNALS: usize = 7;
+const MAX_SIGNALS: usize = 7;
 /// A threshold that is met within so many seconds is marked.
 const SOON: f64 = 60.0;
 
@@ -36,7 +36,7 @@ pub(super) struct View {
     pub pods: Vec<PodJson>,
     pub pressure: Vec<(&'static str, Psi)>,
     /// The newest first.
-    pub past: Vec<Past>,
+    pub past: Vec<PastEviction>,
     /// Pods that are known by their cgroups alone.
     pub unknown: usize,
     pub are_policies_unknown: bool,
@@ -44,15 +44,15 @@ pub(super) struct View {
 
 /// An earlier eviction.
 #[derive(Clone)]
-pub(super) struct Past {
+pub(super) struct PastEviction {
     time: String,
     pub pod: String,
     signal: String,
     pub note: String,
 }
 
-impl Past {
-    pub fn new(known: &Known) -> Self {
+impl PastEviction {
+    pub fn new(known: &EvictionSummary) -> Self {
         let eviction = &known.eviction;
         Self {
             // Without fractions of a second.
@@ -178,7 +178,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, state: &mut State) {
     let length = |rows: usize| Constraint::Length(u16::try_from(rows).unwrap_or(u16::MAX));
     let [title, signals, pressure, pods, past, foot] = Layout::vertical([
         Constraint::Length(1),
-        length(1 + view.signals.len().min(MOST_SIGNALS)),
+        length(1 + view.signals.len().min(MAX_SIGNALS)),
         Constraint::Length(2),
         Constraint::Min(3),
         length(1 + view.past.len().max(1)),

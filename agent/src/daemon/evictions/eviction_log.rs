@@ -51,7 +51,7 @@ impl EvictionLog {
     pub fn new(journal: DiskQueue, messages: MessageBuilder) -> Self {
         // Without procfs the start time alone tells two runs apart.
         let run = format!("{}-{}", boot_id(), monotonic_ns());
-        let pauses = PauseLog::of_journal(journal.dir()).unwrap_or_else(|error| {
+        let pauses = PauseLog::from_journal(journal.dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
             PauseLog::default()
         });

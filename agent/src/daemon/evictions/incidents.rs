@@ -181,7 +181,7 @@ impl Agent {
             .iter()
             .filter(|ranked| !ranked.pod.is_protected(Mode::Kubelet));
         let first = may_go.min_by_key(|ranked| {
-            RankKey::of_kubelet(ranked.inputs.priority, ranked.inputs.request, ranked.usage)
+            RankKey::for_kubelet(ranked.inputs.priority, ranked.inputs.request, ranked.usage)
         });
         first.map(|ranked| ranked.pod)
     }

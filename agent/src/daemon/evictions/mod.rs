@@ -193,7 +193,7 @@ impl Agent {
             uid: record.uid.clone(),
         };
         self.policies.log_objection(&pod);
-        let incident = Incident::of_request(record);
+        let incident = Incident::from_request(record);
         self.oom.attributor.note_eviction(NotedEviction {
             pod,
             signalled: incident.eviction.stages.signalled,

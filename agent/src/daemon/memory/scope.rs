@@ -79,7 +79,7 @@ pub fn guarded(scope: Scope, config: &Config) -> Scope {
     match MemAvailable::open(Path::new("/proc")) {
         Ok(memory) => scope.guarded(
             amount,
-            Some(memory.with_balloon(Balloon::of_machine(sys))),
+            Some(memory.with_balloon(Balloon::detect(sys))),
             false,
         ),
         Err(error) => {
@@ -140,7 +140,7 @@ impl From<ScopeError> for RunError {
 /// Computes what must stay available of a signal.
 pub fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
     let thresholds = &config.eviction.thresholds;
-    MemoryThresholds::of(thresholds, signal, capacity, config.kernel_floor.floor())
+    MemoryThresholds::from_thresholds(thresholds, signal, capacity, config.kernel_floor.floor())
 }
 
 /// Warns where the floor of a scope is not the configured one.

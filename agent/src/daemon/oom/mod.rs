@@ -23,7 +23,7 @@ pub use attribution::{Ending, NotedEviction, OomCounters};
 
 /// Kills that are attributed at a tick; further ones wait: a pod can have its children killed faster than their cgroups are
 /// looked up.
-const MOST_AT_A_TICK: usize = 128;
+const MAX_AT_A_TICK: usize = 128;
 
 /// What is known of the kills so far.
 pub struct OomKills {
@@ -99,7 +99,7 @@ impl Agent {
         }
         self.oom.attributor.count_unattributed(unattributed);
         let mut is_read = false;
-        for _ in 0..MOST_AT_A_TICK {
+        for _ in 0..MAX_AT_A_TICK {
             let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) else {
                 is_read = true;
                 break;

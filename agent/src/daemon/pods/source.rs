@@ -109,7 +109,7 @@ impl PodSource {
                 let mut has_changed = false;
                 for ManifestPod { pod, cgroup, .. } in pods.iter() {
                     let before = held.get(cgroup);
-                    let found = FollowedCgroups::of(cgroup);
+                    let found = FollowedCgroups::find(cgroup);
                     let follows = |held: &Arc<PodEntry>| {
                         found.as_ref().is_ok_and(|found| held.follows(found))
                     };
@@ -239,7 +239,7 @@ impl PodSource {
                 Arc::new(move |mounts: &MountPoints| {
                     let logs = Path::new(POD_LOGS);
                     let PodEntry { pod, seen, .. } = &*entry;
-                    PodDirs::of_kubelet_pod(&kubelet, logs, pod, &cgroup, mounts, seen)
+                    PodDirs::resolve(&kubelet, logs, pod, &cgroup, mounts, seen)
                 })
             }
         };

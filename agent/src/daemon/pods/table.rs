@@ -42,16 +42,16 @@ pub struct PublishedPods {
     /// A pod's cgroup has come or gone, and no directory was found for it.
     unplaced: bool,
     /// Directories of pods below which something has changed, and when they are looked at.
-    waiting: Later,
+    waiting: DeferredDirs,
     /// Directories that were looked at, and when each is looked at once more.
-    again: Later,
+    again: DeferredDirs,
 }
 
 /// Directories, and when each is due.
 #[derive(Default)]
-struct Later(BTreeMap<PathBuf, Instant>);
+struct DeferredDirs(BTreeMap<PathBuf, Instant>);
 
-impl Later {
+impl DeferredDirs {
     /// The first moment at which one is due.
     fn first(&self) -> Option<Instant> {
         self.0.values().min().copied()
@@ -78,8 +78,8 @@ impl PublishedPods {
             targets,
             hierarchy: MountedHierarchy::new(mount),
             unplaced: false,
-            waiting: Later::default(),
-            again: Later::default(),
+            waiting: DeferredDirs::default(),
+            again: DeferredDirs::default(),
         }
     }
 

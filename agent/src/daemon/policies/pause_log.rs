@@ -22,7 +22,7 @@ impl PauseLog {
     ///
     /// # Errors
     /// A file that is there cannot be read.
-    pub fn of_journal(dir: &Path) -> Result<Self, PathError> {
+    pub fn from_journal(dir: &Path) -> Result<Self, PathError> {
         // Of eight megabytes of records these are few: the others need not be read.
         let (records, _) =
             journal::read_where(dir, |line| line.starts_with(br#"{"event":"paused""#))?;
@@ -101,7 +101,7 @@ mod tests {
     fn every_change_is_reported_once_over_restarts() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut journal = Journal::open(dir.path()).expect("a journal");
-        let open = || PauseLog::of_journal(dir.path()).expect("a journal");
+        let open = || PauseLog::from_journal(dir.path()).expect("a journal");
         let word = |by: &str, paused, all| (by.to_owned(), paused, all);
         let (mut pauses, first) = (open(), state());
         assert_eq!(reported(&mut pauses, &first, &mut journal), []);
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_flapping_source_does_not_fill_the_journal() {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut pauses = PauseLog::of_journal(dir.path()).expect("no journal is none");
+        let mut pauses = PauseLog::from_journal(dir.path()).expect("no journal is none");
         let state = state();
         for i in 0..1001 {
             state.set(PauseSource::ConfigMap, i % 2 == 0);

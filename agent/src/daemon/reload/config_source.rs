@@ -86,8 +86,8 @@ impl ConfigSource {
             (None, Some(_)) => tracing::info!("the kubelet's configuration can be read"),
             _ => {}
         }
-        if kubelet.forgiven != self.kubelet.forgiven {
-            for mistake in &kubelet.forgiven {
+        if kubelet.lenient_warnings != self.kubelet.lenient_warnings {
+            for mistake in &kubelet.lenient_warnings {
                 tracing::warn!(
                     mistake,
                     "the kubelet's configuration has a mistake that the kubelet forgives"
@@ -385,7 +385,7 @@ mod tests {
         for amount in ["1Gi", "2Gi"] {
             assert!(look(&mut origin, &running).is_none());
             let answer = json!({"evictionHard": {"memory.available": amount}});
-            *origin.answer.lock().unwrap() = Some(KubeletDocument::of_configz(answer));
+            *origin.answer.lock().unwrap() = Some(KubeletDocument::from_configz(answer));
             let changed = look(&mut origin, &running).unwrap().unwrap();
             assert_ne!(changed.eviction, running.eviction, "{amount}");
             assert!(look(&mut origin, &changed).is_none(), "{amount}");
@@ -394,7 +394,7 @@ mod tests {
         // One that is refused is read once, and holds up no change of the agent's own file.
         let good = origin.answer.lock().unwrap().clone();
         let bad = json!({"evictionSoft": {"memory.available": "3Gi"}});
-        *origin.answer.lock().unwrap() = Some(KubeletDocument::of_configz(bad));
+        *origin.answer.lock().unwrap() = Some(KubeletDocument::from_configz(bad));
         assert!(look(&mut origin, &running).unwrap().is_err());
         assert!(look(&mut origin, &running).is_none());
         fs::write(&path, r#"{"shadow": true}"#).unwrap();

@@ -64,7 +64,7 @@ impl ConfigWatch {
         let configz = asks.map(|cluster| {
             let newest = Arc::clone(&source.answer);
             let take = move |document| {
-                let answer = Some(KubeletDocument::of_configz(document));
+                let answer = Some(KubeletDocument::from_configz(document));
                 *newest.lock().unwrap_or_else(PoisonError::into_inner) = answer;
             };
             tokio::spawn(configz::follow(cluster, awaits_kubelet, take)).abort_handle()

@@ -30,9 +30,9 @@ const DIRECTORY: &str = "incidents";
 /// Extension of the incidents' files.
 const FILE: &str = "json";
 /// Files that are kept.
-pub const MOST: usize = 64;
+pub const MAX_FILES: usize = 64;
 /// Evictions that may be open at once: as many as the fast path has under way. Of more, the oldest is given up.
-const MOST_OPEN: usize = 64;
+const MAX_OPEN: usize = 64;
 /// Time in nanoseconds for which an end is waited for; where a pod was asked to go, it begins when the pod's time is
 /// over.
 const PATIENCE_NS: u64 = 5 * SECOND;
@@ -83,7 +83,7 @@ impl Incidents {
     /// may have forgotten it.
     pub fn begin(&mut self, now: u64, mut incident: Incident, samples: &[SignalSample]) {
         incident.see(samples);
-        if self.open.len() >= MOST_OPEN {
+        if self.open.len() >= MAX_OPEN {
             self.open.pop_front();
             self.kept.failed.fetch_add(1, Ordering::Relaxed);
         }
@@ -168,7 +168,7 @@ impl Writer {
         // An agent that was killed while it wrote has left a temporary file.
         let left = names(&self.directory, TEMPORARY)?;
         let mut removed = Ok(());
-        for path in listed.iter().rev().skip(MOST).chain(&left) {
+        for path in listed.iter().rev().skip(MAX_FILES).chain(&left) {
             // One that stays keeps no other.
             removed = removed.and(fs::remove_file(path));
         }
@@ -212,14 +212,14 @@ fn oldest_first(entries: fs::ReadDir, wanted: &str) -> io::Result<Vec<PathBuf>> 
     Ok(names.into_iter().map(|(_, _, path)| path).collect())
 }
 
-/// The ids of the incidents that have a file, oldest file first; at most [`MOST`].
+/// The ids of the incidents that have a file, oldest file first; at most [`MAX_FILES`].
 ///
 /// # Errors
 /// The directory is there and cannot be listed.
 pub fn ids(state_dir: &Path) -> Result<Vec<String>, PathError> {
     let directory = state_dir.join(DIRECTORY);
     let names = names(&directory, FILE).map_err(PathError::at(&directory))?;
-    let newest = names.len().saturating_sub(MOST);
+    let newest = names.len().saturating_sub(MAX_FILES);
     let ids = names
         .iter()
         .skip(newest)
@@ -382,32 +382,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut incidents = Incidents::new(dir.path());
         let name = |number: usize| format!("{number:03}");
-        for number in 0..MOST_OPEN + 2 {
+        for number in 0..MAX_OPEN + 2 {
             incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
         }
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 2);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
-        for number in MOST_OPEN + 2..MOST_OPEN + 5 {
+        for number in MAX_OPEN + 2..MAX_OPEN + 5 {
             incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert_eq!(
             names(&dir.path().join(DIRECTORY), FILE).unwrap().len(),
-            MOST
+            MAX_FILES
         );
         let is_there = |number| read(dir.path(), &name(number)).unwrap().is_some();
-        assert!(!is_there(0) && !is_there(2) && is_there(MOST_OPEN + 4));
+        assert!(!is_there(0) && !is_there(2) && is_there(MAX_OPEN + 4));
         // The clock is set back a day.
         let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
         for path in names(&dir.path().join(DIRECTORY), FILE).unwrap() {
             let file = fs::File::options().write(true).open(path).unwrap();
             file.set_modified(tomorrow).unwrap();
         }
-        for number in MOST_OPEN + 5..MOST_OPEN + 7 {
+        for number in MAX_OPEN + 5..MAX_OPEN + 7 {
             incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
-        assert!(is_there(MOST_OPEN + 5) && is_there(MOST_OPEN + 6));
+        assert!(is_there(MAX_OPEN + 5) && is_there(MAX_OPEN + 6));
     }
 
     /// An agent that runs replaces temporary files and removes old ones while a report lists them.

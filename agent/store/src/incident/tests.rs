@@ -115,7 +115,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         workload: None,
         other_signals: BTreeMap::new(),
     };
-    let mut incident = Incident::of_request(asked.clone());
+    let mut incident = Incident::from_request(asked.clone());
     assert_eq!(incident.grace(), Some(Duration::from_secs(30)));
     let seen = |seconds: u64, mib: u64| SignalSample {
         time: seconds * SECOND,
@@ -147,7 +147,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         ..asked
     };
     // No pod will go.
-    let mut incident = Incident::of_request(shadow);
+    let mut incident = Incident::from_request(shadow);
     incident.fill_outcome();
     assert_eq!((incident.grace(), &incident.finish), (None, &None));
 }

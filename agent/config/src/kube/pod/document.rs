@@ -21,7 +21,7 @@ impl<'de> Deserialize<'de> for PodDocument {
 }
 
 /// Most elements of a list that are kept: more than a pod that runs has of anything.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// What is kept of a value.
 #[derive(Clone, Copy)]
@@ -137,7 +137,7 @@ impl<'de> Visitor<'de> for FieldsOf {
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Value, S::Error> {
         let mut kept = Vec::new();
-        while kept.len() < MOST
+        while kept.len() < MAX
             && let Some(value) = list.next_element_seed(Fields(self.0))?
         {
             kept.push(value);
@@ -206,7 +206,7 @@ mod tests {
         let volumes = vec![json!({ "name": "v" }); 100_000];
         let pod = json!({ "spec": { "volumes": volumes, "priority": 7 } });
         let PodDocument(kept) = serde_json::from_str(&pod.to_string()).unwrap();
-        assert_eq!(kept["spec"]["volumes"].as_array().map(Vec::len), Some(MOST));
+        assert_eq!(kept["spec"]["volumes"].as_array().map(Vec::len), Some(MAX));
         assert_eq!(kept["spec"]["priority"], 7);
     }
 

@@ -328,13 +328,13 @@ fn what_is_taken_back_leaves_a_pace_as_it_was() {
     };
     choose(&mut pace);
     assert_ne!(pace, before);
-    pace.take_back(5 * units::SECOND, false, &before);
+    pace.roll_back(5 * units::SECOND, false, &before);
     assert_eq!(pace, before);
     // Another pod has gone since.
     choose(&mut pace);
     pace.evicted(6 * units::SECOND);
     let since = pace;
-    pace.take_back(5 * units::SECOND, false, &before);
+    pace.roll_back(5 * units::SECOND, false, &before);
     assert_eq!(pace, since);
 }
 

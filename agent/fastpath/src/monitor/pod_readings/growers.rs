@@ -80,7 +80,7 @@ impl PodReadings {
                 };
                 growers.observe(id, now, uses.unreclaimable);
                 let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
-                LimitedGrowth::of(grown, growth, uses.left)
+                LimitedGrowth::new(grown, growth, uses.left)
             };
             bounded = bounded.merged(limited.limited_growth(&mut read));
         }

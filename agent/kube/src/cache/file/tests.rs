@@ -116,7 +116,7 @@ fn there_is_an_end_to_what_is_remembered() {
         ..snapshot()
     };
     let (text, left_out) = many.text().expect("a text");
-    assert!(left_out > 0 && text.len() <= MOST_BYTES);
+    assert!(left_out > 0 && text.len() <= MAX_BYTES);
     let kept = ClusterSnapshot::parse(&text).expect("it can be read");
     assert_eq!(kept.pods.len() + left_out, 100);
     assert_eq!(kept.policies, many.policies);

@@ -10,7 +10,7 @@ use aya::{
     maps::{Array, HashMap, MapData, RingBuf},
     programs::links::FdLink,
 };
-use evictd_common::memory::{GuardLease, LAYOUT, MemoryTrigger, VictimKey, VictimLimits};
+use evictd_common::memory::{AgentLease, LAYOUT, MemoryTrigger, VictimKey, VictimLimits};
 use evictd_engine::{accounting::KillLimits, model::settings::MemoryHook, units::nanos};
 use evictd_sys::page::page_size;
 
@@ -76,7 +76,7 @@ pub struct BpfTriggers {
     /// The victims in the map, by scope and rank; the id 0 for none.
     ranked: [[KernelVictim; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
     killed: KernelKills,
-    guard: Array<MapData, GuardLease>,
+    guard: Array<MapData, AgentLease>,
     /// Time for which the programs act without an agent; `None` while nothing is pinned.
     expires_after: Option<Duration>,
     events: RingBuf<MapData>,
@@ -350,7 +350,7 @@ impl TriggerSet for BpfTriggers {
                 .min(expires_ns),
             _ => expires_ns,
         };
-        let guard = GuardLease {
+        let guard = AgentLease {
             layout: LAYOUT,
             lease_ns,
             trusted_ns,

@@ -85,7 +85,7 @@ fn view() -> View {
                 full: Some(stall(0.5)),
             },
         )],
-        past: vec![Past {
+        past: vec![PastEviction {
             time: "2026-11-23T07:00:00".to_owned(),
             pod: "shop/db-0".to_owned(),
             signal: "memory.available".to_owned(),

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use super::{ConfigError, thresholds::Statements};
+use super::{ConfigError, thresholds::SignalValues};
 use crate::decode::ObjectDecoder;
 
 /// Reads a map of signals, or a text `signal<value,signal<value`, or a list of such texts.
-pub(super) fn statements(
+pub(super) fn signal_values(
     fields: &mut ObjectDecoder,
     name: &str,
     operator: char,
-) -> Result<Option<Statements>, ConfigError> {
+) -> Result<Option<SignalValues>, ConfigError> {
     let field = fields.path_of(name);
-    let mut statements = Statements::new();
+    let mut signal_values = SignalValues::new();
     match fields.optional(name) {
         None => return Ok(None),
         Some(Value::Object(map)) => {
@@ -24,16 +24,16 @@ pub(super) fn statements(
                         "must be a string",
                     ));
                 };
-                statements.insert(signal, text);
+                signal_values.insert(signal, text);
             }
         }
-        Some(Value::String(text)) => read(&field, operator, &text, &mut statements)?,
+        Some(Value::String(text)) => read(&field, operator, &text, &mut signal_values)?,
         Some(Value::Array(items)) => {
             for item in items {
                 let Value::String(text) = item else {
                     return Err(ConfigError::value(field, &item, "must be a string"));
                 };
-                read(&field, operator, &text, &mut statements)?;
+                read(&field, operator, &text, &mut signal_values)?;
             }
         }
         Some(other) => {
@@ -44,10 +44,15 @@ pub(super) fn statements(
             ));
         }
     }
-    Ok(Some(statements))
+    Ok(Some(signal_values))
 }
 
-fn read(field: &str, operator: char, text: &str, into: &mut Statements) -> Result<(), ConfigError> {
+fn read(
+    field: &str,
+    operator: char,
+    text: &str,
+    into: &mut SignalValues,
+) -> Result<(), ConfigError> {
     for statement in text
         .split(',')
         .filter(|statement| !statement.trim().is_empty())

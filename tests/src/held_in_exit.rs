@@ -17,12 +17,12 @@ use nix::{
 use crate::prelude::*;
 
 /// Holds it until this is dropped. To be dropped before the process is waited for.
-pub struct Undying {
+pub struct HeldInExit {
     release: Option<mpsc::Sender<()>>,
     tracer: Option<JoinHandle<()>>,
 }
 
-impl Undying {
+impl HeldInExit {
     /// Takes hold of a child of this process.
     pub fn hold(pid: u32) -> Result<Self> {
         let (release, released) = mpsc::channel();
@@ -50,7 +50,7 @@ fn trace(pid: i32, held: &mpsc::Sender<nix::Result<()>>, released: &Receiver<()>
     }
 }
 
-impl Drop for Undying {
+impl Drop for HeldInExit {
     fn drop(&mut self) {
         drop(self.release.take());
         if let Some(tracer) = self.tracer.take() {
