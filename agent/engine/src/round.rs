@@ -228,103 +228,139 @@ impl Round {
     }
 
     /// Evicts as many pods as it takes for memory to be back before nothing is left.
-    fn evict_urgently(&self, pods: &mut impl Pods, urgent: GrowthRate) -> Outcome {
+    fn evict_urgently(&self, pods: &mut impl Pods, growth: GrowthRate) -> Outcome {
         let growth_of_pods = {
             let loaded = pods.candidates();
             eligible_growth(loaded.candidates, loaded.grew)
         };
-        let mut relief = Relief::new(&self.pace_inputs, urgent.per_second, growth_of_pods);
-        let (mut resort, mut left) = (LastResort::None, self.most);
-        let mut kind = EvictionKind::Urgent;
-        // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
-        // themselves, the order alone decides.
-        let (mut passed_over, mut by_order) = (false, false);
-        let for_growers = self.pace_inputs.is_for_growers();
-        if for_growers {
-            if pods.is_beyond_rate() {
-                kind = EvictionKind::Grower;
-                pods.load(kind, resort);
-            }
-            if !exclude_all_but_growers(pods, urgent) {
-                return Outcome::Done;
-            }
-            (passed_over, by_order) = (true, true);
+        let mut relief = Relief::new(&self.pace_inputs, growth.per_second, growth_of_pods);
+        let mut evictions = UrgentEvictions {
+            growth,
+            for_growers: self.pace_inputs.is_for_growers(),
+            left: self.most,
+            has_tried: false,
+            choice: Choice::default(),
+            by_order: false,
+        };
+        if evictions.for_growers && !evictions.restrict_to_growers(pods) {
+            return Outcome::Done;
         }
-        while left > 0
+        while evictions.left > 0
             && let Some(next) = relief.next()
         {
-            passed_over |= match next {
-                NextVictim::First => exclude_in_vain(pods, urgent),
-                NextVictim::Growing => {
-                    let growers = pods.growers(urgent.shortest);
-                    let loaded = pods.candidates();
-                    let per_second = urgent.per_second;
-                    exclude_not_growing(loaded.candidates, loaded.grew, &growers, per_second);
-                    true
-                }
-                NextVictim::WithProcesses if by_order => false,
-                NextVictim::WithProcesses => {
-                    exclude_in_vain(pods, urgent) || exclude_without_processes(pods)
-                }
-            };
+            evictions.pass_over(pods, next);
             let Some(victim) = choose(pods) else {
-                let growers_only = for_growers || kind == EvictionKind::Grower;
-                if passed_over && next == NextVictim::WithProcesses && !growers_only {
-                    (passed_over, by_order) = (false, true);
-                    restore_passed_over(pods);
-                    continue;
+                match evictions.widen(pods, next) {
+                    Some(outcome) => return outcome,
+                    None => continue,
                 }
-                if growers_only && left == self.most {
-                    // Above the threshold no pod has to go.
-                    return match for_growers {
-                        true => Outcome::Done,
-                        false => Outcome::NoCandidates,
-                    };
-                }
-                if passed_over {
-                    return Outcome::Done;
-                }
-                if pods.is_beyond_rate() {
-                    kind = EvictionKind::Grower;
-                    pods.load(kind, LastResort::None);
-                    if !exclude_all_but_growers(pods, urgent) {
-                        return Outcome::NoCandidates;
-                    }
-                    (passed_over, by_order) = (true, true);
-                    continue;
-                }
-                if resort >= pods.last_resort()
-                    || pods.terminating_in_time() > 0
-                    || pods.denied() == 0
-                {
-                    return Outcome::NoCandidates;
-                }
-                resort = resort.next();
-                pods.load(kind, resort);
-                continue;
             };
-            let choice = Choice {
-                resort,
-                out_of_order: passed_over,
-                kind,
-            };
-            match pods.evict(victim, choice) {
-                Attempt::Signalled(gives) => {
-                    left -= 1;
-                    let grew = pods.candidates().grew.get(victim).copied();
-                    relief.add(grew.unwrap_or(0), gives);
-                }
-                outcome => {
-                    left -= usize::from(outcome == Attempt::Refused);
-                    // Those that were passed over for it may go by the order.
-                    if passed_over && !for_growers && kind != EvictionKind::Grower {
-                        passed_over = false;
-                        restore_passed_over(pods);
-                    }
-                }
+            let attempt = pods.evict(victim, evictions.choice);
+            if let Attempt::Signalled(gives) = attempt {
+                let grew = pods.candidates().grew.get(victim).copied();
+                relief.add(grew.unwrap_or(0), gives);
             }
+            evictions.note(pods, attempt);
         }
         Outcome::Done
+    }
+}
+
+/// The urgent evictions of one round: which of the loaded pods may be chosen next.
+struct UrgentEvictions {
+    growth: GrowthRate,
+    /// Only the pods that make the growth may go ([`PaceInputs::is_for_growers`]).
+    for_growers: bool,
+    /// Number of pods that may still be evicted.
+    left: usize,
+    /// Whether a pod was signalled, or the kernel has refused to.
+    has_tried: bool,
+    /// What the next pod is evicted under; out of order while some of the loaded pods are passed over.
+    choice: Choice,
+    /// Those whose processes hold memory have ended by themselves: the order alone decides.
+    by_order: bool,
+}
+
+impl UrgentEvictions {
+    /// Leaves only the pods that make the growth, beyond the node's rate where that is used up. Whether there is one.
+    fn restrict_to_growers(&mut self, pods: &mut impl Pods) -> bool {
+        if pods.is_beyond_rate() {
+            self.choice.kind = EvictionKind::Grower;
+            pods.load(self.choice.kind, LastResort::None);
+        }
+        (self.choice.out_of_order, self.by_order) = (true, true);
+        exclude_all_but_growers(pods, self.growth)
+    }
+
+    /// Passes over the pods that are no help as the next victim.
+    fn pass_over(&mut self, pods: &mut impl Pods, next: NextVictim) {
+        self.choice.out_of_order |= match next {
+            NextVictim::First => exclude_in_vain(pods, self.growth),
+            NextVictim::Growing => {
+                let growers = pods.growers(self.growth.shortest);
+                let loaded = pods.candidates();
+                let per_second = self.growth.per_second;
+                exclude_not_growing(loaded.candidates, loaded.grew, &growers, per_second);
+                true
+            }
+            NextVictim::WithProcesses if self.by_order => false,
+            NextVictim::WithProcesses => {
+                exclude_in_vain(pods, self.growth) || exclude_without_processes(pods)
+            }
+        };
+    }
+
+    /// No pod could be chosen: loads others, or ends the round.
+    fn widen(&mut self, pods: &mut impl Pods, next: NextVictim) -> Option<Outcome> {
+        let growers_only = self.is_for_growers_only();
+        if self.choice.out_of_order && next == NextVictim::WithProcesses && !growers_only {
+            self.by_order = true;
+            self.restore_passed_over(pods);
+            return None;
+        }
+        if growers_only && !self.has_tried {
+            // Above the threshold no pod has to go.
+            return Some(match self.for_growers {
+                true => Outcome::Done,
+                false => Outcome::NoCandidates,
+            });
+        }
+        if self.choice.out_of_order {
+            return Some(Outcome::Done);
+        }
+        if pods.is_beyond_rate() {
+            let is_one_left = self.restrict_to_growers(pods);
+            return (!is_one_left).then_some(Outcome::NoCandidates);
+        }
+        let resort = self.choice.resort;
+        if resort >= pods.last_resort() || pods.terminating_in_time() > 0 || pods.denied() == 0 {
+            return Some(Outcome::NoCandidates);
+        }
+        self.choice.resort = resort.next();
+        pods.load(self.choice.kind, self.choice.resort);
+        None
+    }
+
+    /// Takes note of what came of an attempt.
+    fn note(&mut self, pods: &mut impl Pods, attempt: Attempt) {
+        if attempt != Attempt::Nothing {
+            (self.left, self.has_tried) = (self.left - 1, true);
+        }
+        let is_signalled = matches!(attempt, Attempt::Signalled(_));
+        // Those that were passed over for it may go by the order.
+        if !is_signalled && self.choice.out_of_order && !self.is_for_growers_only() {
+            self.restore_passed_over(pods);
+        }
+    }
+
+    fn is_for_growers_only(&self) -> bool {
+        self.for_growers || self.choice.kind == EvictionKind::Grower
+    }
+
+    fn restore_passed_over(&mut self, pods: &mut impl Pods) {
+        self.choice.out_of_order = false;
+        let candidates = pods.candidates().candidates.iter_mut();
+        candidates.for_each(Candidate::restore);
     }
 }
 
@@ -345,12 +381,6 @@ impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
         select(self.candidates, rules, among, exact)
     }
-}
-
-/// Candidates that were passed over may be chosen again.
-fn restore_passed_over(pods: &mut impl Pods) {
-    let candidates = pods.candidates().candidates.iter_mut();
-    candidates.for_each(Candidate::restore);
 }
 
 /// The candidate that comes first in the order of eviction and uses something.
