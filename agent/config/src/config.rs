@@ -146,8 +146,8 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// Reloads for a running agent, from the files it started with. An empty file counts as not written yet, an error,
-    /// unless it `may_be_empty`.
+    /// Reads again, from the files that it started with. An empty file counts as not written yet, an error, unless it
+    /// `may_be_empty`.
     ///
     /// # Errors
     ///

@@ -70,7 +70,7 @@ impl HardLayers {
                 signal => signal,
             };
             if let Some(step) = self.above.get(&signal) {
-                threshold.value = ThresholdValue::RaisedValue(Box::new(RaisedValue {
+                threshold.value = ThresholdValue::Raised(Box::new(RaisedValue {
                     base: threshold.value.clone(),
                     step: step.clone(),
                     most: most(signal),

@@ -74,7 +74,7 @@ impl Origins {
     pub fn explain(&self, threshold: &Threshold) -> String {
         let origin = self.of(threshold);
         match &threshold.value {
-            ThresholdValue::RaisedValue(raised) => {
+            ThresholdValue::Raised(raised) => {
                 let most = ThresholdValue::Percentage(raised.most);
                 format!(
                     "{origin}, raised by evictionHardAboveKubelet to {most} of the capacity at most"

@@ -1,6 +1,6 @@
 //! For how long a threshold has been met, where it is met, not met, and met again.
 
-use crate::units::{SECOND, shift_start};
+use crate::units::{SECOND, shift_by_gap};
 
 /// A threshold that is met again within this time has been met by turns.
 const BY_TURNS_NS: u64 = 60 * SECOND;
@@ -24,7 +24,7 @@ impl MetByTurns {
     /// Leaves out so many nanoseconds until `now` in which no look was taken.
     pub fn exclude_gap(&mut self, late: u64, now: u64) {
         for time in [&mut self.since, &mut self.until] {
-            shift_start(time, late, now);
+            shift_by_gap(time, late, now);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     kubelet_times::MONITORING_INTERVAL_NS,
     pending::Pending,
     shortage::{LimitedGrowth, SLOW_RETURN_NS, STATISTICS_ERROR, Shortage, URGENT_WITHIN_NS},
-    units::{MS, SECOND, scaled, shift_start},
+    units::{MS, SECOND, scaled, shift_by_gap},
 };
 
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
@@ -177,7 +177,7 @@ impl Pace {
             &mut self.last_eviction,
         ];
         for since in times.into_iter().flatten() {
-            shift_start(since, late, now);
+            shift_by_gap(since, late, now);
         }
         self.forget_growth();
     }

@@ -64,3 +64,14 @@ impl KillOutcome {
         }
     }
 }
+
+/// Manner in which a pod goes for a soft threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// The pod was requested to end, and has its time.
+    Requested,
+    /// The pod was requested to end, and has ended.
+    Ended,
+    /// The pod was gone before the request: no limit counts it.
+    GoneBefore,
+}

@@ -33,17 +33,6 @@ pub struct SoftEvictionRequest<P> {
     pub is_needed: Arc<AtomicBool>,
 }
 
-/// Manner in which a pod goes for a soft threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// The pod was requested to end, and has its time.
-    Requested,
-    /// The pod was requested to end, and has ended.
-    Ended,
-    /// The pod was gone before the request: no limit counts it.
-    GoneBefore,
-}
-
 impl<P> SoftEvictionRequest<P> {
     /// Converts the request to one that holds its pods in another form.
     pub fn map<Q>(self, pod: impl Fn(P) -> Q) -> SoftEvictionRequest<Q> {

@@ -5,7 +5,7 @@ use super::{
     kubelet_times::POD_CLEANUP_NS,
     pending::{Pending, earliest},
 };
-use crate::units::{MS, SECOND, scaled, shift_start};
+use crate::units::{MS, SECOND, scaled, shift_by_gap};
 
 /// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;
@@ -136,7 +136,7 @@ impl Terminating {
             &mut self.progress,
             &mut self.unmounts_since,
         ] {
-            shift_start(since, late, now);
+            shift_by_gap(since, late, now);
         }
     }
 

@@ -24,12 +24,12 @@ pub fn scaled(amount: u64, by: u64, over: u64) -> u64 {
 }
 
 /// Moves the start of a time by so many nanoseconds until `now` that do not count, at most to `now`.
-pub fn shift_start(since: &mut u64, late: u64, now: u64) {
+pub fn shift_by_gap(since: &mut u64, late: u64, now: u64) {
     *since = since.saturating_add(late).min(now).max(*since);
 }
 
 /// The same on the planner's clock.
-pub(crate) fn shift_start_signed(since: &mut i64, late: i64, now: i64) {
+pub(crate) fn shift_by_gap_signed(since: &mut i64, late: i64, now: i64) {
     *since = since.saturating_add(late).min(now).max(*since);
 }
 

@@ -101,18 +101,19 @@ impl EventQueue {
         }
     }
 
-    /// Tells the node of a pod that was asked to end. It never waits.
-    pub fn about_request(&self, request: &RequestRecord) {
-        self.send(self.events.of_request(request));
+    /// Tells the node of a pod that was asked to end; false where there is no room. It never waits.
+    pub fn about_request(&self, request: &RequestRecord) -> bool {
+        self.send(self.events.of_request(request))
     }
 
-    fn send(&self, event: Value) {
-        if !self.places.take(is_oom(&event)) {
-            give_up(&self.client, &event, &"too many Events wait");
-            return;
+    fn send(&self, event: Value) -> bool {
+        let has_room = self.places.take(is_oom(&event));
+        match has_room {
+            // The receiver is gone where the agent ends.
+            true => drop(self.sender.send(event)),
+            false => give_up(&self.client, &event, &"too many Events wait"),
         }
-        // The receiver is gone where the agent ends.
-        let _ = self.sender.send(event);
+        has_room
     }
 
     /// Number of Events that the API server has not taken yet.

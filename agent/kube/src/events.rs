@@ -487,7 +487,8 @@ pub(crate) fn request_note(r: &RequestRecord) -> String {
     if let Some(why) = &r.override_reason {
         note += &format!(" A PodDisruptionBudget was overridden: {why}.");
     }
-    note + &format!(" It has {} s to end.", r.grace_period_seconds)
+    let has = if r.shadow { "would have" } else { "has" };
+    note + &format!(" It {has} {} s to end.", r.grace_period_seconds)
 }
 
 /// What was known of a signal: what was available, the threshold, and what the pod used and had requested.

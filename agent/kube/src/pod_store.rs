@@ -37,7 +37,7 @@ struct EndedPod {
     phase: String,
 }
 
-/// PodFlags of a pod, for the counters.
+/// What is odd about a pod, for the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodFlags {
     /// Whether the pod has no UID: nothing can be known of it, and it was left out.

@@ -4,7 +4,7 @@
 //! Every agent comes to the same status, and one of them has to write it. Each waits for a random time; the agent that
 //! is first writes, the others see it in their watch and have nothing left to write. An agent that comes too late
 //! nevertheless meets the resourceVersion that the first one has changed (409), and looks again. An agent writes each
-//! of its own_statuses once: two versions of evictd with different own_statuses do not write against each other. What agents
+//! of its own statuses once: two versions of evictd that differ do not write against each other. What agents
 //! see differently, since each has other pods, goes one way only: from no agent has seen any to an agent has.
 
 use std::{

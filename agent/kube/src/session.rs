@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine::{EvictionDecision, NodeState, Pod, node_reclaim::KnownPods, soft::Departure};
+use evictd_engine::{EvictionDecision, NodeState, Pod, node_reclaim::KnownPods, record::Departure};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,

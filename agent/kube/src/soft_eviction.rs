@@ -353,7 +353,9 @@ impl SoftEvictor {
             .await;
         match self.remove(request, (index, pod), asked, is_for_hard).await {
             Ok(outcome) => {
-                self.client.counters.pdb_overrides.add();
+                if let SoftOutcome::Evicted { .. } = outcome {
+                    self.client.counters.pdb_overrides.add();
+                }
                 Some(outcome)
             }
             Err(refusal) => refused(refusal),
@@ -389,9 +391,10 @@ impl SoftEvictor {
         };
         self.events.about_pod(&event);
         let now = Instant::now();
-        let last = self.node_events.insert(asked.signal.clone(), now);
-        if last.is_none_or(|last| now.duration_since(last) >= SERIES_GAP) {
-            self.events.about_request(&asked);
+        let last = self.node_events.get(&asked.signal);
+        let is_said = last.is_some_and(|last| now.duration_since(*last) < SERIES_GAP);
+        if is_said || self.events.about_request(&asked) {
+            self.node_events.insert(asked.signal.clone(), now);
         }
         let asked = Box::new(asked);
         SoftOutcome::Evicted { index, asked }

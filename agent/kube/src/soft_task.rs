@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evictd_engine::{EvictionDecision, soft::Departure};
+use evictd_engine::{EvictionDecision, record::Departure};
 use evictd_policy::evaluator::HeldBack;
 use evictd_store::record::RequestRecord;
 use tokio::sync::mpsc;

@@ -11,8 +11,10 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, Resource, Signal, model::settings::MitigationConfig, node_reclaim::Removed,
-    record::KillOutcome, soft::Departure,
+    EvictionDecision, Resource, Signal,
+    model::settings::MitigationConfig,
+    node_reclaim::Removed,
+    record::{Departure, KillOutcome},
 };
 use evictd_node::memory_scope::Scope;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};

@@ -16,8 +16,8 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     model::settings::MitigationConfig,
     pace::GAP_NS,
+    record::Departure,
     recorder::Recorder,
-    soft::Departure,
     units::{nanos, signed},
 };
 use evictd_node::{
@@ -246,7 +246,9 @@ impl ManagerLoop {
         let now = signed(monotonic_ns());
         let observations = self.sources.sample(now);
         let node = self.node.snapshot(&observations);
-        let gone = gone.as_ref().map(|(decision, _)| decision);
+        let gone = gone
+            .as_ref()
+            .map(|(decision, departure)| (decision, *departure));
         self.planner.soft_eviction_finished(now, node, chosen, gone);
     }
 

@@ -77,7 +77,7 @@ pub struct SignalSources {
     pub disks: Option<DiskSources>,
     armed: Vec<Armed>,
     /// Counts whose hooks were reported as silent, each once.
-    reported_silent: Vec<Count>,
+    reported_stale: Vec<Count>,
     /// Hooks that could not be armed or count nothing, since this was emptied, with the reason.
     pub(crate) refusals: Vec<String>,
 }
@@ -122,7 +122,7 @@ impl SignalSources {
             pids,
             disks,
             armed: Vec::new(),
-            reported_silent: Vec::new(),
+            reported_stale: Vec::new(),
             refusals: Vec::new(),
         }
     }
@@ -174,20 +174,19 @@ impl SignalSources {
                 }
             }
         }
-        self.report_silent_hooks();
+        self.report_stale_hooks();
         seen
     }
 
-    fn report_silent_hooks(&mut self) {
+    fn report_stale_hooks(&mut self) {
         let filesystems = self.disks.iter().flat_map(|d| 0..d.trigger.filesystems());
         let counts = std::iter::once(Count::Pids).chain(filesystems.map(Count::Inodes));
-        let is_news =
-            |count: &Count| self.is_stale(*count) && !self.reported_silent.contains(count);
+        let is_news = |count: &Count| self.is_stale(*count) && !self.reported_stale.contains(count);
         let news: Vec<Count> = counts.filter(is_news).collect();
         for count in news {
             let reason = "its hook counts nothing, although what is available changes";
             self.refusals.push(format!("{count:?}: {reason}"));
-            self.reported_silent.push(count);
+            self.reported_stale.push(count);
         }
     }
 

@@ -73,7 +73,7 @@ pub(super) fn amounts(config: &Config) -> Option<Finding> {
             Origin::Defaults | Origin::Kubelet | Origin::Own => "evictionHard",
         };
         let value = match &threshold.value {
-            ThresholdValue::RaisedValue(raised) => &raised.base,
+            ThresholdValue::Raised(raised) => &raised.base,
             value => value,
         };
         if let ThresholdValue::Quantity(quantity) = value
@@ -121,7 +121,7 @@ fn hard(config: &Config, ignored: &[&Threshold], observations: &Observations) ->
     let counted = (thresholds.iter()).filter(|t| t.is_hard() && !ignored.contains(t));
     let described = counted.map(|threshold| {
         let (signal, origin) = (threshold.signal, config.origins.of(threshold));
-        let ThresholdValue::RaisedValue(raised) = &threshold.value else {
+        let ThresholdValue::Raised(raised) = &threshold.value else {
             return format!("{threshold} from {origin}");
         };
         let (base, step) = (&raised.base, &raised.step);

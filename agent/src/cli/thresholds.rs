@@ -50,7 +50,7 @@ enum ValueJson {
     Percentage(f32),
     /// A step on top of a value.
     #[serde(rename_all = "camelCase")]
-    RaisedValue {
+    Raised {
         value: Box<ValueJson>,
         by: Box<ValueJson>,
         /// The share of the capacity above which nothing is added.
@@ -164,7 +164,7 @@ impl ThresholdJson {
     fn new(threshold: &Threshold, origins: &Origins) -> Self {
         let grace = threshold.grace_period;
         let origin = origins.of(threshold);
-        let is_raised = matches!(threshold.value, ThresholdValue::RaisedValue(_));
+        let is_raised = matches!(threshold.value, ThresholdValue::Raised(_));
         Self {
             signal: threshold.signal.as_str(),
             value: (&threshold.value).into(),
@@ -184,7 +184,7 @@ impl From<&ThresholdValue> for ValueJson {
         match value {
             ThresholdValue::Quantity(quantity) => Self::Quantity(quantity.value()),
             ThresholdValue::Percentage(share) => Self::Percentage(*share),
-            ThresholdValue::RaisedValue(raised) => Self::RaisedValue {
+            ThresholdValue::Raised(raised) => Self::Raised {
                 value: Box::new((&raised.base).into()),
                 by: Box::new((&raised.step).into()),
                 at_most: raised.most,

@@ -269,14 +269,14 @@ impl Agent {
             Heartbeat {
                 name: "fast path",
                 limit: telemetry::FAST_PATH_LIMIT,
-                is_liveness: true,
+                counts_for_liveness: true,
                 last: Box::new(move || fastpath.last_beat()),
             },
             Heartbeat {
                 name: telemetry::MANAGER,
                 limit: telemetry::MANAGER_LIMIT,
                 // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
-                is_liveness: false,
+                counts_for_liveness: false,
                 last: Box::new(move || manager.last_beat()),
             },
         ]

@@ -35,7 +35,7 @@ pub struct Heartbeat {
     /// Time without a cycle after which the loop hangs.
     pub limit: Duration,
     /// Whether an agent in which it hangs should be started anew. Otherwise the agent is not ready.
-    pub is_liveness: bool,
+    pub counts_for_liveness: bool,
     /// Time of the loop's last cycle; 0: none yet.
     pub last: LastCycle,
 }
@@ -90,12 +90,12 @@ impl Health {
         self.agent.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// Whether all vital loops live; the error names those that do not.
+    /// Whether all loops live that count for it; the error names those that do not.
     ///
     /// # Errors
     /// Why the agent should be started anew.
     fn liveness(&self) -> Result<(), String> {
-        self.judge(|heartbeat| heartbeat.is_liveness)
+        self.judge(|heartbeat| heartbeat.counts_for_liveness)
     }
 
     /// Whether a loop has run no cycle for longer than its limit, as `/readyz` judges it once the start is complete.
@@ -137,13 +137,13 @@ impl Health {
         let own = LoopState {
             name: "async loop",
             limit: ASYNC_LOOP_LIMIT,
-            is_liveness: true,
+            counts_for_liveness: true,
             last: self.agent.load(Ordering::Relaxed),
         };
         let others = heartbeats.iter().map(|h| LoopState {
             name: h.name,
             limit: h.limit,
-            is_liveness: h.is_liveness,
+            counts_for_liveness: h.counts_for_liveness,
             last: (h.last)(),
         });
         others.chain([own])
@@ -154,7 +154,7 @@ impl Health {
 struct LoopState {
     name: &'static str,
     limit: Duration,
-    is_liveness: bool,
+    counts_for_liveness: bool,
     last: u64,
 }
 
@@ -219,7 +219,7 @@ mod tests {
         Heartbeat {
             name,
             limit: Duration::from_secs(limit),
-            is_liveness: name != "manager",
+            counts_for_liveness: name != "manager",
             last: Box::new(move || last.load(Ordering::Relaxed)),
         }
     }

@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     NodeCondition, Observation, PlannerSettings, Recreation, RestoredOwnerEviction,
-    RestoredRecreation, RestoredState, model::settings::RankingStrategy,
+    RestoredRecreation, RestoredState, model::settings::RankingStrategy, record::KillOutcome,
 };
 use evictd_tests::{
     engine::{
@@ -239,6 +239,52 @@ fn an_eviction_has_one_recreation() {
         found.push(step(&mut planner, second, &calm).recreations.len());
     }
     assert_eq!(found, [1, 0, 0]);
+}
+
+/// It was asked to end and killed then: it has two records, and one pod takes its place.
+// R17, R29
+#[test]
+fn a_pod_with_two_records_has_one_recreation() {
+    let mut planner = planner(Mode::Evictd, one_gib());
+    let eviction = |at: i64| RestoredOwnerEviction {
+        at: at * SECOND,
+        since: at + 5000,
+        uid: "job-0".into(),
+        owner_uid: "set".into(),
+        condition: NodeCondition::MemoryPressure,
+    };
+    let evictions = vec![eviction(-40), eviction(-30)];
+    planner.restore(
+        0,
+        &RestoredState {
+            evictions,
+            ..RestoredState::default()
+        },
+    );
+    step(&mut planner, 1, &Node::with_memory(4000, 1));
+    let came = Node::with_memory(4000, 2).pod("job-1", 1).that(owned);
+    let came = came.pod("job-2", 1).that(owned);
+    assert_eq!(step(&mut planner, 2, &came).recreations.len(), 1);
+}
+
+/// Chosen by the manager, and killed by the fast path meanwhile.
+// R17, R29
+#[test]
+fn a_pod_that_two_loops_evict_has_one_recreation() {
+    let mut planner = planner(Mode::Evictd, one_gib());
+    let short = Node::with_memory(900, 0).pod("job-0", 300).that(owned);
+    assert_eq!(evicted(&mut planner, 0, &short), ["job-0"]);
+    let memory = Signal::MemoryAvailable;
+    planner.note_fastpath_eviction(
+        SECOND,
+        short.snapshot(),
+        "job-0",
+        memory,
+        KillOutcome::Killed,
+    );
+    let calm = Node::with_memory(4000, 10).pod("job-1", 1).that(owned);
+    let calm = calm.pod("job-2", 1).that(owned);
+    assert_eq!(step(&mut planner, 10, &calm).recreations.len(), 1);
 }
 
 // R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.

@@ -93,6 +93,7 @@ fn a_static_pod_is_not_held_against_the_pod_that_would_be_asked() {
         .events_of("WouldEvict", "Pod")
         .remove(0);
     assert_eq!(event["regarding"]["name"], "wild");
+    has(&event["note"].to_string(), &["It would have 1 s to end."]);
     let incident = files::read(&member.dir().join("state"), &asked.id).unwrap();
     let incident = incident.expect("an incident");
     let shown: Vec<_> = incident

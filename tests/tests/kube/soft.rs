@@ -352,6 +352,7 @@ fn a_pod_that_has_completed_is_not_deleted() {
         assert_eq!(outcome, SoftOutcome::Gone { index: 0 });
         assert_eq!(soft.disruption(&name), Value::Null);
         assert_eq!((soft.server.count("DELETE", ""), soft.counted()), (0, 0));
+        assert_eq!(soft.connection.counters.pdb_overrides.get(), 0);
         assert_eq!(soft.event_reasons(), [""; 0]);
     }
 }

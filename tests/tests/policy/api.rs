@@ -121,7 +121,7 @@ fn a_conflict_means_another_look() {
     assert!(patch.body["metadata"]["resourceVersion"].is_string());
 }
 
-/// Conditions of others stay, and two own_statuses do not write against each other.
+/// Conditions of others stay, and two agents that differ do not write against each other.
 #[test]
 fn two_opinions_do_not_fight() {
     let theirs = json!({"type": "Audited", "status": "True"});

@@ -17,6 +17,7 @@ evictd-policy: config engine sys | cel futures http http-body-util hyper hyper-u
 evictd-cri: config engine sys | http prost serde_json thiserror tokio tonic tonic-prost tracing
 evictd-fastpath: engine node sys | crossbeam-queue libc nix
 evictd-manager: engine node sys | tracing
+evictd-judge: engine | clap fastrand serde_json
 evictd-kube: config engine policy store sys | backon bytes fastrand futures http hyper-timeout hyper-util \
     ipnet jiff k8s-openapi kube serde serde_json thiserror tokio tower tracing
 xtask: | anyhow clap cpio flate2 nix ra-ap-rustc_lexer serde serde-saphyr serde_json sha2 syn \

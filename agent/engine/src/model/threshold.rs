@@ -16,7 +16,7 @@ pub enum ThresholdValue {
     /// one tenth, and messages show it.
     Percentage(f32),
     /// A value with a step on top.
-    RaisedValue(Box<RaisedValue>),
+    Raised(Box<RaisedValue>),
 }
 
 /// A value with a step on top, as far as the resource is large enough for it.
@@ -69,10 +69,10 @@ impl ThresholdValue {
         match self {
             Self::Quantity(quantity) => quantity.clone(),
             Self::Percentage(share) => Quantity::bytes(share_of(capacity, *share)),
-            Self::RaisedValue(raised) if raised.is_cut(capacity) => {
+            Self::Raised(raised) if raised.is_cut(capacity) => {
                 Quantity::bytes(raised.amount(capacity))
             }
-            Self::RaisedValue(raised) => {
+            Self::Raised(raised) => {
                 let mut quantity = raised.base.quantity(capacity);
                 quantity.add(&raised.step.quantity(capacity));
                 quantity
@@ -85,7 +85,7 @@ impl ThresholdValue {
         match self {
             Self::Quantity(quantity) => u64::try_from(quantity.value()).unwrap_or(0),
             Self::Percentage(share) => share_of(capacity, *share),
-            Self::RaisedValue(raised) => raised.amount(capacity),
+            Self::Raised(raised) => raised.amount(capacity),
         }
     }
 }
@@ -171,7 +171,7 @@ impl fmt::Display for ThresholdValue {
                     percent.trim_end_matches('0').trim_end_matches('.')
                 ))
             }
-            Self::RaisedValue(raised) => f.pad(&format!("{}+{}", raised.base, raised.step)),
+            Self::Raised(raised) => f.pad(&format!("{}+{}", raised.base, raised.step)),
         }
     }
 }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_step_is_added_as_far_as_the_capacity_allows() {
         let raised = |base: &str, step: &str, most| {
-            ThresholdValue::RaisedValue(Box::new(RaisedValue {
+            ThresholdValue::Raised(Box::new(RaisedValue {
                 base: base.parse().unwrap(),
                 step: step.parse().unwrap(),
                 most,

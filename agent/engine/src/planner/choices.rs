@@ -1,7 +1,7 @@
 //! Choices that may be cancelled: what the paces were before them.
 
 use super::unsigned_ns;
-use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces, units::shift_start};
+use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces, units::shift_by_gap};
 
 /// The newest last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,7 +52,7 @@ impl Choices {
     /// Leaves out so many nanoseconds until `now` in which no look was taken, as the paces do.
     pub fn exclude_gap(&mut self, late: u64, now: u64) {
         for choice in &mut self.0 {
-            shift_start(&mut choice.at, late, now);
+            shift_by_gap(&mut choice.at, late, now);
             let before = choice.before.iter_mut();
             before.for_each(|pace| pace.exclude_gap(late, now));
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::{
     Cause, Pod,
     model::settings::Mode,
-    units::{SECOND, shift_start},
+    units::{SECOND, shift_by_gap},
 };
 
 /// A pod that has had no processes for so long is between two runs of its container: the kubelet waits as long at least
@@ -44,7 +44,7 @@ impl EmptyPods {
     /// Leaves out so many nanoseconds until `now` in which no look was taken: what ended then has ended now.
     pub fn exclude_gap(&mut self, late: u64, now: u64) {
         for since in self.since.values_mut().filter(|since| **since > 0) {
-            shift_start(since, late, now);
+            shift_by_gap(since, late, now);
         }
     }
 

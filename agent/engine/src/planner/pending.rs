@@ -9,7 +9,7 @@ use crate::{
     kubelet_times::POD_CLEANUP_NS,
     pending::Pending,
     record::SignalUse,
-    units::{shift_start_signed, signed},
+    units::{shift_by_gap_signed, signed},
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -242,7 +242,7 @@ impl PendingVictims {
                 &mut victim.files_since,
                 &mut victim.files_came,
             ] {
-                shift_start_signed(since, late, now);
+                shift_by_gap_signed(since, late, now);
             }
         }
     }

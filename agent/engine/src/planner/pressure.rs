@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     NodeCondition, Observations, Signal, Threshold, model::threshold::first_met,
-    units::shift_start_signed,
+    units::shift_by_gap_signed,
 };
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
@@ -77,7 +77,7 @@ impl Pressure {
         for tracked in &mut self.thresholds {
             let times = [&mut tracked.since, &mut tracked.unseen_since];
             for since in times.into_iter().flatten() {
-                shift_start_signed(since, late, now);
+                shift_by_gap_signed(since, late, now);
             }
         }
     }

@@ -76,9 +76,9 @@ struct EvictedPod {
     unreplaced: u32,
     /// The pod's UID; empty once its owner has put another one here.
     uid: String,
-    /// Time and condition of the owner's eviction before this one, as long as it may turn out that this pod was not
-    /// evicted.
-    before: Option<(i64, NodeCondition)>,
+    /// Time and condition of the owner's eviction before this one, and `unreplaced` then, as long as it may turn out that
+    /// this pod was not evicted.
+    before: Option<(i64, NodeCondition, u32)>,
 }
 
 impl RecreationTracker {
@@ -90,6 +90,8 @@ impl RecreationTracker {
         recreations: &[RestoredRecreation],
     ) {
         let mut restored = KnownBefore::default();
+        // One that was asked to end and killed then has two records.
+        let mut evicted_uids = HashSet::new();
         let mut evictions = evictions.iter().peekable();
         let mut recreations = recreations.iter().peekable();
         loop {
@@ -97,13 +99,16 @@ impl RecreationTracker {
                 (Some(eviction), Some(recreation)) => eviction.at <= recreation.at,
                 (eviction, _) => eviction.is_some(),
             };
+            let (mut is_new, mut is_replaced) = (false, false);
             let (at, owner, condition, count) = if is_eviction {
                 let Some(e) = evictions.next() else { break };
+                is_new = evicted_uids.insert(&e.uid);
                 restored.known.insert(e.uid.clone());
                 restored.since.insert(e.owner_uid.clone(), e.since);
                 (e.at, &e.owner_uid, e.condition, None)
             } else {
                 let Some(c) = recreations.next() else { break };
+                is_replaced = true;
                 restored.known.insert(c.recreation.uid.clone());
                 self.hold(c.at, &c.recreation);
                 let Recreation {
@@ -123,10 +128,9 @@ impl RecreationTracker {
                 last: at,
                 condition,
                 recreations: count.unwrap_or(recreations),
-                unreplaced: match is_eviction {
-                    true => unreplaced.saturating_add(1),
-                    false => unreplaced.saturating_sub(1),
-                },
+                unreplaced: unreplaced
+                    .saturating_add(u32::from(is_new))
+                    .saturating_sub(u32::from(is_replaced)),
                 uid: String::new(),
                 before: None,
             };
@@ -165,13 +169,20 @@ impl RecreationTracker {
             return;
         };
         let before = self.evicted.get(&owner.uid);
+        // One that was asked to end and is killed now counts once.
+        let is_known = before.is_some_and(|before| before.uid == pod.uid);
         let evicted = EvictedPod {
             last: now,
             condition,
             recreations: before.map_or(0, |before| before.recreations),
-            unreplaced: before.map_or(1, |before| before.unreplaced.saturating_add(1)),
+            unreplaced: before.map_or(1, |before| {
+                before.unreplaced.saturating_add(u32::from(!is_known))
+            }),
             uid: pod.uid.clone(),
-            before: before.map(|before| (before.last, before.condition)),
+            before: match is_known {
+                true => before.and_then(|before| before.before),
+                false => before.map(|before| (before.last, before.condition, before.unreplaced)),
+            },
         };
         self.evicted.insert(owner.uid.clone(), evicted);
     }
@@ -186,10 +197,9 @@ impl RecreationTracker {
                 return true;
             }
             evicted.uid.clear();
-            evicted.unreplaced = evicted.unreplaced.saturating_sub(1);
             let before = evicted.before.take();
-            if let Some((last, condition)) = before {
-                (evicted.last, evicted.condition) = (last, condition);
+            if let Some(before) = before {
+                (evicted.last, evicted.condition, evicted.unreplaced) = before;
             }
             before.is_some()
         });

@@ -6,7 +6,7 @@ use super::{
     Snapshot, Threshold, unsigned_ns,
 };
 use crate::{
-    record::KillOutcome,
+    record::{Departure, KillOutcome},
     units::{SECOND, signed},
 };
 
@@ -120,26 +120,36 @@ impl Planner {
         self.is_soft_request_under_way && self.settings.has_api_server
     }
 
-    /// Takes the outcome of a soft eviction: `gone` is the pod that goes in the end, if one does.
+    /// Takes the outcome of a soft eviction: `gone` is the pod that goes in the end, if one does, and how.
     pub fn soft_eviction_finished(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         chosen_uid: &str,
-        gone: Option<&EvictionDecision>,
+        gone: Option<(&EvictionDecision, Departure)>,
     ) {
         let awaited_answer = self.awaits_answer();
         self.is_soft_request_under_way = false;
+        // The pod was chosen before it was asked for: to ask may take a minute, and the pace goes by the answer.
+        if awaited_answer
+            && let Some((gone, _)) = gone
+            && let Cause::Pressure(signal) = gone.cause
+            && !self.pending.was_killed(&gone.uid)
+        {
+            self.note_eviction_for(now, signal.resource());
+        }
+        let departure = gone.map(|(_, departure)| departure);
+        let gone = gone.map(|(gone, _)| gone);
         if let Some(gone) = gone.filter(|gone| gone.uid == chosen_uid) {
-            // It was chosen when it was asked for: to ask may take a minute.
+            if departure == Some(Departure::GoneBefore) {
+                // Another client has ended it, or it had completed: what its owner puts here comes by itself.
+                self.recreations.forget(chosen_uid);
+            }
             let pod = node.pods.iter().find(|pod| pod.uid == gone.uid);
             if awaited_answer && !self.pending.was_killed(chosen_uid) {
                 let grace = pod.map_or(0, |pod| gone.grace_to_ask(pod));
                 let grace = grace.saturating_mul(signed(SECOND));
                 self.pending.begin_grace(chosen_uid, now, grace);
-                if let Cause::Pressure(signal) = gone.cause {
-                    self.note_eviction_for(now, signal.resource());
-                }
             }
             return;
         }
@@ -156,12 +166,13 @@ impl Planner {
         };
         let gone = std::slice::from_ref(gone);
         self.pending.remember(now, node, &self.settings, gone);
-        if let [
-            EvictionDecision {
-                cause: Cause::Pressure(signal),
-                ..
-            },
-        ] = gone
+        if departure != Some(Departure::GoneBefore)
+            && let [
+                EvictionDecision {
+                    cause: Cause::Pressure(signal),
+                    ..
+                },
+            ] = gone
         {
             self.recreations
                 .remember(now, node, gone, signal.node_condition());

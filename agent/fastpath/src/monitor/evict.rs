@@ -28,7 +28,7 @@ use crate::{
 /// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
 const IN_VAIN_NS: u64 = SECOND;
 
-/// KillContext a pod goes, as far as its report tells.
+/// Why a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
 struct KillContext {
     urgency: Urgency,

@@ -92,7 +92,7 @@ impl WatchedPods {
         self.evicted().note(uid);
     }
 
-    /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no untaken.
+    /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is not told of.
     fn note_evicted(&self, watched: &WatchedPod, is_new: bool) {
         let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted) else {
             return;

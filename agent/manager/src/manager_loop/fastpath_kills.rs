@@ -157,8 +157,8 @@ impl ManagerLoop {
             return;
         }
         self.reporter.note_eviction(signal.node_condition());
-        let is_met = |t: &&Threshold| t.signal == signal && t.is_hard();
-        if let Some(met) = self.planner.thresholds().find(is_met) {
+        let is_it = |t: &&Threshold| t.signal == signal && t.is_hard();
+        if let Some(met) = self.planner.thresholds().find(is_it) {
             self.reporter.set_cause(&met.to_string());
         }
         let now = signed(monotonic_ns());

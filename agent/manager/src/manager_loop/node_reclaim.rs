@@ -5,7 +5,7 @@ use std::time::Duration;
 use evictd_engine::{
     NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal, Threshold,
     node_reclaim::{ReclaimBy, Removed},
-    units::{nanos, shift_start, signed},
+    units::{nanos, shift_by_gap, signed},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -50,7 +50,7 @@ impl NodeReclaimState {
     /// waiting.
     pub(super) fn exclude_gap(&mut self, late: u64, now: u64) {
         if let Some(waiting) = &mut self.waiting {
-            shift_start(&mut waiting.since, late, now);
+            shift_by_gap(&mut waiting.since, late, now);
         }
     }
 }

@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
-        // RaisedValue, by the pod itself perhaps.
+        // Raised, by the pod itself perhaps.
         uses("sidecar", 49, &mib(195));
         assert_eq!(seen("sidecar"), None);
         let anew = LimitedCgroups::reopen(&found, &pod, Some(&limited));

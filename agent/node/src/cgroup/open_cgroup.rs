@@ -193,7 +193,7 @@ impl OpenCgroup {
     }
 
     /// Whether no process is found in the cgroup and in those that are below it now. What cannot be looked at counts as
-    /// empty; what is out of a deciding thread's limits does not. Does not allocate.
+    /// empty; what is beyond the limits of a walk does not. Does not allocate.
     pub(super) fn is_tree_empty(&self) -> bool {
         let walked = walk(self.dir.as_fd(), WalkLimits::DECIDING, &mut |cgroup| {
             let mut empty = true;

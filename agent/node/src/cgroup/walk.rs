@@ -30,7 +30,7 @@ pub(super) struct WalkLimits {
 }
 
 impl WalkLimits {
-    /// WalkLimits for threads that decide: 20 milliseconds at most. A container that is a node (kind, k3d) has some
+    /// For threads that decide: 20 milliseconds at most. A container that is a node (kind, k3d) has some
     /// hundreds of cgroups.
     pub const DECIDING: Self = Self {
         cgroups: 512,

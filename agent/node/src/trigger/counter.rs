@@ -89,8 +89,8 @@ struct Slot {
     handed_on: u64,
 }
 
-/// A hook that counts nothing for so long, while what it stands for moves, is silent.
-const SILENCE: Duration = Duration::from_secs(3);
+/// A hook that counts nothing for so long, while what it stands for moves, is stale.
+const STALE_AFTER: Duration = Duration::from_secs(3);
 /// Largest number of tasks or inodes by which a working hook may lag behind the files.
 const UNSEEN: u64 = 32;
 
@@ -107,7 +107,7 @@ impl HookActivity {
     fn note(&mut self, now: u64, count: i64, used: u64) {
         match self.since {
             Some((since, counted, before)) if counted == count => {
-                let has_waited = now.saturating_sub(since) >= nanos(SILENCE);
+                let has_waited = now.saturating_sub(since) >= nanos(STALE_AFTER);
                 self.is_stale |= has_waited && used.abs_diff(before) > UNSEEN;
             }
             _ => {

@@ -49,6 +49,8 @@ pub struct OomReader {
     kills: RingBuf<MapData>,
     processes: Array<MapData, u32>,
     unattributed: RingBuf<MapData>,
+    /// Whether the program tells more of a victim than its process id and the cgroup.
+    attributes: bool,
 }
 
 impl OomReader {
@@ -72,9 +74,7 @@ impl OomReader {
         }
         let mut attach = |what, hooks| {
             let attached = attach_first(object, hooks);
-            attached
-                .map_err(|reason| refused.push((what, reason)))
-                .is_ok()
+            attached.map_err(|reason| refused.push((what, reason))).ok()
         };
         let sees_victims = attach("victims of the OOM killer", victims);
         attach("whose limit the OOM killer acts for", &CONTEXT);
@@ -82,8 +82,14 @@ impl OomReader {
             kills: object.ring("OOM_KILLS")?,
             processes: object.array("OOM_PROCESSES")?,
             unattributed: object.ring("OOM_VICTIM_PIDS")?,
+            attributes: sees_victims != Some(VICTIM_NUMBER.name),
         };
-        Ok((sees_victims.then_some(reader), refused))
+        Ok((sees_victims.map(|_| reader), refused))
+    }
+
+    /// Whether kills come from [`Self::next_kill`], and not from [`Self::next_unattributed`].
+    pub fn attributes(&self) -> bool {
+        self.attributes
     }
 
     /// The next kill that was not read yet, oldest first.
@@ -112,12 +118,12 @@ pub fn kills_in(text: &str) -> Option<u64> {
     count?.trim().parse().ok()
 }
 
-/// Attaches the first program that the kernel takes; the reasons of all of them when it takes none.
-fn attach_first(object: &mut BpfObject, hooks: &[ProgramSpec]) -> Result<(), String> {
+/// Attaches the first program that the kernel takes, and returns its name; the reasons of all of them when it takes none.
+fn attach_first(object: &mut BpfObject, hooks: &[ProgramSpec]) -> Result<&'static str, String> {
     let mut reasons = Vec::new();
     for program in hooks {
         match object.attach(program) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(program.name),
             Err(reason) => reasons.push(format!("{}: {reason}", program.name)),
         }
     }

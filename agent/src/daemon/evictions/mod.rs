@@ -25,8 +25,11 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    Cause, Resource, Signal, kubelet_times::MONITORING_INTERVAL_NS, message::resource_of,
-    record::KillOutcome, soft::Departure, units::nanos,
+    Cause, Resource, Signal,
+    kubelet_times::MONITORING_INTERVAL_NS,
+    message::resource_of,
+    record::{Departure, KillOutcome},
+    units::nanos,
 };
 use evictd_fastpath::{FastPathEvent, KilledBy, OtherKill};
 use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};

@@ -84,20 +84,15 @@ impl Agent {
         self.handle_manager_events();
         self.handle_kubelet_evictions();
         self.take_requests();
-        let mut unattributed = 0;
-        match &mut self.programs.oom {
-            Some(reader) => {
-                while let Some(kill) = reader.next_unattributed() {
-                    self.oom.unattributed.note(kill);
-                    unattributed += 1;
-                }
-            }
-            None => {
-                let counted = kills_of_machine();
-                unattributed = counted.map_or(0, |all| self.oom.unattributed.note_count(all));
-            }
+        let reader = self.programs.oom.as_mut();
+        if reader.is_none_or(|reader| !reader.attributes()) {
+            let counted = kills_of_machine().map(|all| self.oom.unattributed.note_count(all));
+            self.oom.attributor.count_unattributed(counted.unwrap_or(0));
         }
-        self.oom.attributor.count_unattributed(unattributed);
+        let oom = &mut self.programs.oom;
+        while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
+            self.oom.unattributed.note(kill);
+        }
         let mut is_read = false;
         for _ in 0..MAX_AT_A_TICK {
             let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) else {

@@ -28,13 +28,13 @@ pub struct KillSummary {
 }
 
 impl UnattributedKills {
-    /// Counts one that a program reports.
+    /// Takes in what a program reports of a victim. It does so for each thread, and for a process that is only helped to die:
+    /// the kills are counted by the kernel.
     pub fn note(&mut self, kill: UnattributedKill) {
-        self.kills += 1;
         self.last = Some(kill);
     }
 
-    /// Takes in the machine's count where no program reports kills; returns the number of new ones.
+    /// Takes in the machine's count; returns the number of new kills.
     pub fn note_count(&mut self, of_machine: u64) -> u64 {
         let before = self.of_machine.replace(of_machine);
         let new = before.map_or(0, |before| of_machine.saturating_sub(before));
@@ -72,10 +72,12 @@ mod tests {
     fn kills_without_end_are_one_line_a_minute() {
         let mut all = UnattributedKills::default();
         let mut lines = Vec::new();
-        for second in 0..300 {
+        all.note_count(0);
+        for second in 0..300_u32 {
             for pid in 0..100 {
+                all.note_count(u64::from(100 * second + pid + 1));
                 all.note(kill(pid));
-                lines.extend(all.due((1000 + second) * SECOND));
+                lines.extend(all.due(u64::from(1000 + second) * SECOND));
             }
         }
         let kills: Vec<u64> = lines.iter().map(|line| line.kills).collect();

@@ -162,9 +162,6 @@ impl ConfigSource {
         let answer = self.new_answer();
         let is_answered = answer.is_some();
         let is_unread = self.is_unread() || is_answered;
-        // A file that was not empty is about to be written.
-        let was_empty =
-            self.refused.is_none() && matches!(self.stamps.first(), Some(Some((.., 0))));
         let kubelet = requested || is_unread || changing.is_some();
         let kubelet = kubelet.then(|| answer.clone().unwrap_or_else(|| self.kubelet.clone()));
         move || {
@@ -173,10 +170,9 @@ impl ConfigSource {
             // A file that comes changes its stamp.
             let may_differ = is_answered || new.iter().all(Option::is_some);
             let is_retry = is_unread && may_differ && new == last && !requested;
-            let may_be_empty = is_retry && was_empty;
             let kubelet = kubelet.filter(|_| requested || has_settled || is_retry);
-            let read = kubelet
-                .map(|known| Config::reload(&config, may_be_empty, &files, &known).map(Box::new));
+            let read =
+                kubelet.map(|known| Config::reload(&config, false, &files, &known).map(Box::new));
             Found {
                 stamps: new,
                 is_retry,
@@ -321,14 +317,6 @@ mod tests {
         assert!(look(&mut origin, &config).is_none());
         assert_eq!(look(&mut origin, &config).unwrap().unwrap(), config);
         refuses_once(&mut origin);
-        // One that was empty at the start holds.
-        let mut origin = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
-        let config = origin.load(&known).unwrap();
-        assert!(!config.shadow && look(&mut origin, &config).is_none());
-        fs::remove_dir(&kubelet).unwrap();
-        fs::write(&kubelet, "evictionHard: {memory.available: 3Gi}").unwrap();
-        origin.stamps = stamps(&own, &origin.kubelet_files(&config));
-        assert!(look(&mut origin, &config).unwrap().is_ok());
     }
 
     /// What keeps a file from being read may be mended by other rights, or by itself: no stamp tells of that.

@@ -113,7 +113,7 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
     let only = json!({"key": "metadata.name", "operator": "In", "values": [changes.node]});
     spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
         json!({"nodeSelectorTerms": [{"matchFields": [only]}]});
-    let gone = shift_start(spec, &changes.left_out);
+    let gone = leave_out(spec, &changes.left_out);
     let containers = spec["containers"].as_array_mut();
     let mut changed = 0;
     for container in containers
@@ -144,7 +144,7 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
 }
 
 /// Takes the volumes of these directories away, and answers with their names.
-fn shift_start(spec: &mut Value, directories: &[String]) -> Vec<Value> {
+fn leave_out(spec: &mut Value, directories: &[String]) -> Vec<Value> {
     let mut gone = Vec::new();
     if let Some(volumes) = spec["volumes"].as_array_mut() {
         volumes.retain(|volume| {

@@ -7,6 +7,7 @@ use crate::{
     model::managed::tests::BarePod,
     pace::Pace,
     permit::{LastResort, Permission},
+    record::Departure,
 };
 
 const DISK: Signal = Signal::NodeFsAvailable;
@@ -219,6 +220,7 @@ fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
     let mut node = Node::new(vec![soft(DISK, 1000)], false);
     node.planner.settings.has_api_server = true;
     node.pod("files", [500, 0, 1]);
+    node.pods[0].termination_grace_period_seconds = Some(5);
     node.pod("other", [400, 0, 1]);
     node.see(DISK, 900);
     node.look(SECOND);
@@ -235,16 +237,52 @@ fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
         usages: &node.usages,
         bounds: node.bounds,
     };
-    let gone = plan.evictions.first();
+    let gone = (&plan.evictions[0], Departure::Requested);
     node.planner
-        .soft_eviction_finished(33 * SECOND, snapshot, "files", gone);
+        .soft_eviction_finished(33 * SECOND, snapshot, "files", Some(gone));
     let grace = plan.evictions[0].grace_to_ask(&node.pods[0]);
+    assert_eq!(grace, 5);
     let stuck_at = 33 + grace + 10;
     for second in 34..stuck_at {
         let plan = node.look(second * SECOND);
         assert!(plan.stuck.is_empty() && plan.evictions.is_empty());
     }
     assert_eq!(node.look(stuck_at * SECOND).stuck, ["files"]);
+}
+
+/// A budget protects the pod that was chosen, and what goes instead brings less than is missing: the next one waits for ten
+/// seconds from the answer on.
+#[test]
+fn the_pace_begins_with_the_answer_for_another_pod_too() {
+    let mut node = Node::new(vec![soft(DISK, 1000)], false);
+    node.planner.settings.has_api_server = true;
+    for name in ["chosen", "other", "third"] {
+        node.pod(name, [300, 0, 1]);
+    }
+    node.see(DISK, 100);
+    node.look(SECOND);
+    let plan = node.look(3 * SECOND);
+    assert_eq!(chosen(&plan.evictions), [("chosen", DISK)]);
+    node.planner.set_soft_request_under_way(true);
+    for second in 4..33 {
+        node.look(second * SECOND);
+    }
+    let snapshot = Snapshot {
+        observations: &node.observations,
+        pods: &node.pods,
+        usages: &node.usages,
+        bounds: node.bounds,
+    };
+    let other = EvictionDecision {
+        uid: "other".into(),
+        name: "other".into(),
+        ..plan.evictions[0].clone()
+    };
+    let gone = Some((&other, Departure::Requested));
+    node.planner
+        .soft_eviction_finished(33 * SECOND, snapshot, "chosen", gone);
+    let next = (34..60).find(|second| !node.look(second * SECOND).evictions.is_empty());
+    assert_eq!(next, Some(43));
 }
 
 /// It is an attempt and no eviction, and the pod is not called stuck.
