@@ -74,7 +74,7 @@ pub enum CriEvent {
         /// Use of the writable layers, by pod.
         layers: LayerUsage,
         /// Time at which the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
-        asked: u64,
+        requested_at: u64,
     },
     /// Filesystems of images and writable layers: sent at each look.
     Disks(RuntimeDisks),
@@ -82,7 +82,7 @@ pub enum CriEvent {
 
 impl CriWorker {
     /// Starts the task.
-    pub fn start(config: CriConfig, tell: impl Fn(CriEvent) + Send + Sync + 'static) -> Self {
+    pub fn start(config: CriConfig, on_event: impl Fn(CriEvent) + Send + Sync + 'static) -> Self {
         // The manager asks for the next one only when this one is over.
         let (requests, mut queue) = mpsc::channel::<Request>(1);
         let counters = Arc::new(Counters::default());
@@ -91,7 +91,7 @@ impl CriWorker {
             config,
             counters: Arc::clone(&counters),
             is_away: false,
-            tell,
+            on_event,
         };
         let task = tokio::spawn(async move {
             let mut looks = tokio::time::interval(IMAGE_GC_PERIOD);
@@ -151,7 +151,7 @@ struct Work<T> {
     counters: Arc<Counters>,
     /// The runtime did not answer the last time; said once.
     is_away: bool,
-    tell: T,
+    on_event: T,
 }
 
 impl<T: Fn(CriEvent)> Work<T> {
@@ -160,15 +160,18 @@ impl<T: Fn(CriEvent)> Work<T> {
         self.note(looked.as_ref().err());
         if looked.is_ok() {
             // Not every runtime has these calls: what they would tell stays unknown.
-            let asked = monotonic_ns();
+            let requested_at = monotonic_ns();
             match Reclaimer::layers(&self.config).await {
-                Ok(layers) => (self.tell)(CriEvent::Layers { layers, asked }),
+                Ok(layers) => (self.on_event)(CriEvent::Layers {
+                    layers,
+                    requested_at,
+                }),
                 Err(error) => {
                     tracing::debug!(%error, "the runtime does not tell of writable layers")
                 }
             }
             match Reclaimer::disks(&self.config).await {
-                Ok(disks) => (self.tell)(CriEvent::Disks(disks)),
+                Ok(disks) => (self.on_event)(CriEvent::Disks(disks)),
                 Err(error) => tracing::debug!(%error, "the runtime does not tell of its disks"),
             }
         }
@@ -177,15 +180,18 @@ impl<T: Fn(CriEvent)> Work<T> {
     /// Reclaims. At the same time it asks for the sizes of writable layers: which pod is evicted, if the reclaim is not
     /// enough, depends on them.
     async fn answer(&mut self, request: &Request) {
-        let (config, asked) = (self.config.clone(), monotonic_ns());
+        let (config, requested_at) = (self.config.clone(), monotonic_ns());
         let layers = tokio::spawn(async move { Reclaimer::layers(&config).await });
         let removed = self.reclaim(request).await;
         let asking = layers.abort_handle();
         if let Ok(Ok(Ok(layers))) = tokio::time::timeout(LAYERS, layers).await {
-            (self.tell)(CriEvent::Layers { layers, asked });
+            (self.on_event)(CriEvent::Layers {
+                layers,
+                requested_at,
+            });
         }
         asking.abort();
-        (self.tell)(CriEvent::Reclaimed(removed));
+        (self.on_event)(CriEvent::Reclaimed(removed));
     }
 
     async fn reclaim(&mut self, request: &Request) -> Option<Removed> {

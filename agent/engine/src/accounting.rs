@@ -120,10 +120,10 @@ impl MemoryThresholds {
         }
     }
 
-    /// Whether the threshold is met by this much available; `was_pressed`: it was at the look before. `resolves`: as for
+    /// Whether the threshold is met by this much available; `was_under_pressure`: it was at the look before. `resolves`: as for
     /// [`needed`](Self::needed).
-    pub fn is_pressing(&self, available: u64, was_pressed: bool, resolves: bool) -> bool {
-        available < self.needed(was_pressed && resolves)
+    pub fn is_pressing(&self, available: u64, was_under_pressure: bool, resolves: bool) -> bool {
+        available < self.needed(was_under_pressure && resolves)
     }
 
     /// Bytes by which memory may move without being a growth.

@@ -200,7 +200,7 @@ impl Pace {
     }
 
     /// Time, in nanoseconds, from which on a pod may go at the kubelet's pace; `None` while the threshold is not met.
-    pub(crate) fn ripe_at(&self, profile: PaceProfile) -> Option<u64> {
+    pub(crate) fn due_at(&self, profile: PaceProfile) -> Option<u64> {
         let met_since = self.met_since?;
         Some(met_since.saturating_add(profile.min_met_ns()))
     }
@@ -224,10 +224,10 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
-    /// Notes that a pod was evicted for this signal: from now on the threshold is met until its minimum reclaim is
-    /// available.
+    /// Notes that a pod was evicted for this signal: from now on a threshold that is met stays so until its minimum reclaim is
+    /// available. For what the memory guard alone has found short the kubelet asks for none.
     pub fn note_own_eviction(&mut self) {
-        self.has_own_eviction = true;
+        self.has_own_eviction |= self.is_met();
     }
 
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
@@ -408,7 +408,7 @@ impl PaceInputs {
     /// Decides at the kubelet's pace, once the threshold has been met for as long as the rule asks for.
     fn decide_paced(&self) -> Decision {
         let (pace, seen) = (&self.pace, &self.shortage);
-        let Some(ripe) = pace.ripe_at(self.profile) else {
+        let Some(ripe) = pace.due_at(self.profile) else {
             return Decision::Calm;
         };
         let needed = seen.needed(pace.is_resolving(self.now));

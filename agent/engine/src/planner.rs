@@ -103,7 +103,7 @@ impl Planner {
         let is_of_files = |t: &Threshold| t.signal.resource().is_of_files();
         if !self
             .thresholds()
-            .any(|t| is_of_files(t) && self.is_pressed(t))
+            .any(|t| is_of_files(t) && self.is_under_pressure(t))
         {
             self.pending.forget_files();
         }
@@ -111,7 +111,7 @@ impl Planner {
         met_in_force.retain(|threshold| !self.is_left_to_fastpath(threshold));
         let mut plan = Plan {
             met_in_force,
-            stuck: self.pending.take_stuck(now, self.awaits_answer()),
+            stuck: self.pending.take_stuck(now),
             files_stay: self.settings.mode == Mode::Evictd && self.pending.take_files_stay(now),
             conditions: self.pressure.conditions(now),
             recreations: self.recreations(now, node),
@@ -212,8 +212,8 @@ impl Planner {
     }
 
     /// Whether a threshold was met at the last look, be it because its minimum reclaim counts and is not there.
-    pub fn is_pressed(&self, threshold: &Threshold) -> bool {
-        self.pressure.is_pressed(threshold)
+    pub fn is_under_pressure(&self, threshold: &Threshold) -> bool {
+        self.pressure.is_under_pressure(threshold)
     }
 
     /// Takes in which thresholds are met; the answer is those that call for action.
@@ -232,8 +232,8 @@ impl Planner {
             return false;
         };
         let profile = PaceProfile::for_threshold(signal, true);
-        let ripe_at = self.paces.of(hard).pace.ripe_at(profile);
-        self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= unsigned_ns(now))
+        let due_at = self.paces.of(hard).pace.due_at(profile);
+        self.settings.mode == Mode::Kubelet || due_at.is_some_and(|at| at <= unsigned_ns(now))
     }
 
     /// Whether a threshold that is due leads to evictions here.
@@ -315,10 +315,13 @@ impl Planner {
                 self.note_blocked(now, node, threshold);
                 continue;
             };
+            // A pod that would be asked to end at this very look.
+            if let Some(at) = evictions.iter().position(|e| e.uid == chosen.uid) {
+                evictions.remove(at);
+                self.cancel_eviction(&chosen.uid);
+            }
             let resource = threshold.signal.resource();
             self.choices.note(&chosen, now, resource, &self.paces);
-            // A pod that would be asked to end at this very look.
-            evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
             let chosen = slice::from_ref(evictions.push_mut(chosen));
             self.recreations.remember(now, node, chosen, condition);

@@ -156,7 +156,11 @@ impl Round {
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
         let attainable = pods.load(EvictionKind::Urgent, LastResort::None);
         if !self.can_end_shortage(pods, attainable) {
-            return Outcome::InVain;
+            // Where no pod may go at all, that is the reason.
+            return match pods.candidates().candidates.iter().any(is_eligible) {
+                true => Outcome::InVain,
+                false => Outcome::NoCandidates,
+            };
         }
         // The pods that grow can wait for the first signal, if others may go.
         let for_growers = self.urgency.is_urgent() && self.pace_inputs.is_for_growers();
@@ -822,6 +826,32 @@ mod tests {
         assert_eq!(most(Mode::Kubelet, 0, room(5)), 1);
         assert_eq!(most(Mode::Kubelet, 0, 0), 0);
         assert_eq!(most(Mode::Kubelet, 1, room(1)), 0);
+    }
+
+    /// Policies deny all pods: that is why none goes, and not that they hold too little.
+    #[test]
+    fn pods_that_are_denied_are_not_in_vain() {
+        let mut listed = Listed {
+            spared: 2,
+            ..Listed::new(&[(0, 100), (0, 200)])
+        };
+        let mut pace = Pace::default();
+        let shortage = Shortage {
+            threshold: 250 * MIB,
+            ..Shortage::default()
+        };
+        pace.observe(SECOND, &shortage);
+        pace.evicted(SECOND);
+        let round = Round {
+            urgency: Urgency::Paced { only_cache: false },
+            pace_inputs: PaceInputs {
+                pace,
+                shortage,
+                ..PaceInputs::default()
+            },
+            most: 1,
+        };
+        assert_eq!(round.run(&mut listed), Outcome::NoCandidates);
     }
 
     /// The counters of two pods show 400 MiB, 100 of which are page cache that is available already.

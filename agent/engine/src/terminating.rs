@@ -171,7 +171,7 @@ impl Terminating {
             (self.exited, self.unmounts_since) = (Some(now), now);
             return VictimState::Exited;
         }
-        if self.lingers(now, seen.usage) {
+        if self.holds_shared_memory(now, seen.usage) {
             VictimState::Lingering
         } else {
             VictimState::Released
@@ -180,14 +180,14 @@ impl Terminating {
 
     /// Whether something that it shares is still expected. A cgroup without processes keeps some memory of the kernel's
     /// until it is removed, which is none of it.
-    fn lingers(&self, now: u64, usage: Option<u64>) -> bool {
+    fn holds_shared_memory(&self, now: u64, usage: Option<u64>) -> bool {
         let shared = self.shared.min(usage.unwrap_or(0));
         shared >= STEP && now.saturating_sub(self.unmounts_since) < POD_CLEANUP_NS
     }
 
     /// Whether its processes are gone and nothing more is expected of it.
     pub fn is_over(&self, now: u64, usage: Option<u64>) -> bool {
-        self.exited.is_some() && !self.lingers(now, usage)
+        self.exited.is_some() && !self.holds_shared_memory(now, usage)
     }
 
     /// Whether its outcome can be reported: its processes are gone and the threshold is no longer met, or 2 s have
@@ -224,7 +224,7 @@ impl Terminating {
                 }
                 pending.add(shared, now.saturating_add(UNMOUNT_NS));
             }
-            Some(_) if self.lingers(now, usage) => {
+            Some(_) if self.holds_shared_memory(now, usage) => {
                 let due = self.unmounts_since.saturating_add(UNMOUNT_NS);
                 // As for processes: the longer nothing has come, the longer it may take.
                 let soon = now.saturating_add(now.saturating_sub(due).max(EXIT_NS));

@@ -195,7 +195,7 @@ pub enum VictimEvent {
     Finished(VictimExit),
     Stuck(StuckVictim),
     /// A victim is stuck, and gives way to others: from now on its state says that it is not evicted a second time.
-    GivesWay(Arc<PodEntry>),
+    Displaced(Arc<PodEntry>),
     /// Memory that a victim held counts as its no longer: it is forgotten, or its cgroup was removed. Shared memory may
     /// outlive the cgroup, charged to those above.
     Released(Arc<PodEntry>, MemoryReading),
@@ -330,7 +330,7 @@ impl InFlight {
     ) {
         let mut next = 0;
         let is_full = self.free_slots() == 0;
-        let mut may_give_way = is_full || !self.has_room_for_others();
+        let mut may_displace = is_full || !self.has_room_for_others();
         while let Some(victim) = self.victims.get_mut(next) {
             if victim.eviction.shadow {
                 next += 1;
@@ -361,12 +361,12 @@ impl InFlight {
             }
             let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);
             let is_in_the_way = is_full || victim.killed_by.is_some();
-            let gives_way = may_give_way && is_in_the_way && fate == VictimState::Stuck;
-            if gives_way {
-                send(VictimEvent::GivesWay(Arc::clone(&victim.pod)));
-                may_give_way = false;
+            let is_displaced = may_displace && is_in_the_way && fate == VictimState::Stuck;
+            if is_displaced {
+                send(VictimEvent::Displaced(Arc::clone(&victim.pod)));
+                may_displace = false;
             }
-            let leaves = (victim.is_reported && is_over) || gives_way;
+            let leaves = (victim.is_reported && is_over) || is_displaced;
             if leaves || usage.is_none() {
                 let held = std::mem::take(&mut victim.held);
                 send(VictimEvent::Released(Arc::clone(&victim.pod), held));
@@ -467,7 +467,7 @@ mod tests {
             let (mut gave_way, mut left) = (0, 0);
             let at = |_| (MemorySample::default(), 0);
             in_flight.observe(now, false, at, |event| match event {
-                VictimEvent::GivesWay(_) => gave_way += 1,
+                VictimEvent::Displaced(_) => gave_way += 1,
                 VictimEvent::Left(_) => left += 1,
                 _ => {}
             });

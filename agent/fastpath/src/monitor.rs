@@ -267,7 +267,7 @@ impl MemoryMonitor {
         if self.revoke_kernel_victims() {
             self.published_at = 0;
         }
-        if self.scopes.iter().all(|watched| !watched.pressed) {
+        if self.scopes.iter().all(|watched| !watched.under_pressure) {
             self.calm_since.get_or_insert(woken);
             self.publish_when_due(woken);
         } else {
@@ -316,7 +316,7 @@ impl MemoryMonitor {
         let Some(watched) = self.scopes.get(index) else {
             return Ok(());
         };
-        let was_pressed = watched.pressed;
+        let was_under_pressure = watched.under_pressure;
         let mut dying = self.sample_scope(index, woken, triggers)?;
         let mut now = monotonic_ns();
         let (mut looked, late) = (woken, noted.idle_until(now, MAX_WORK));
@@ -332,7 +332,7 @@ impl MemoryMonitor {
         };
         let recorder = self.status.recorder();
         let (signal, available) = (watched.scope.signal(), watched.sample.guarded_available);
-        if watched.pressed && !was_pressed {
+        if watched.under_pressure && !was_under_pressure {
             recorder.record_always(looked, signal, available);
         } else {
             recorder.record(looked, signal, available);
@@ -344,8 +344,8 @@ impl MemoryMonitor {
             return Ok(());
         };
         watched.rearm_floor(&mut *self.triggers.set)?;
-        if !watched.pressed {
-            return watched.rearm(&mut *self.triggers.set, triggers, was_pressed);
+        if !watched.under_pressure {
+            return watched.rearm(&mut *self.triggers.set, triggers, was_under_pressure);
         }
         watched.idle = idle;
         if idle {
@@ -387,7 +387,7 @@ impl MemoryMonitor {
         let Some(watched) = self.scopes.get_mut(index) else {
             return;
         };
-        watched.pressed = false;
+        watched.under_pressure = false;
         if !std::mem::replace(&mut watched.gone, true) {
             self.events.send(FastPathEvent::ScopeGone {
                 signal: watched.scope.signal(),
@@ -409,7 +409,7 @@ impl MemoryMonitor {
             events.send(match event {
                 VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
                 VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),
-                VictimEvent::GivesWay(pod) => {
+                VictimEvent::Displaced(pod) => {
                     pod.eviction_state.set_ending(true);
                     return;
                 }

@@ -97,7 +97,7 @@ pub(super) struct WatchedScope {
     /// The threshold is met ([`MemoryThresholds::is_pressing`]).
     ///
     /// [`MemoryThresholds::is_pressing`]: evictd_engine::accounting::MemoryThresholds::is_pressing
-    pub pressed: bool,
+    pub under_pressure: bool,
     /// What holds all pods back, as it was reported for this pressure.
     pub reported_block: Option<BlockedBy>,
     /// Until this time, in nanoseconds of CLOCK_MONOTONIC, all pods together cannot end the shortage, so that none goes
@@ -136,7 +136,7 @@ impl WatchedScope {
             index,
             kernel_may_kill,
             sample: MemorySample::default(),
-            pressed: false,
+            under_pressure: false,
             reported_block: None,
             in_vain_until: 0,
             comes_into_force: true,
@@ -160,36 +160,37 @@ impl WatchedScope {
     /// A file of the scope cannot be read.
     pub fn sample(&mut self, cycle: &SampleContext<'_>, mut flush: impl FnMut()) -> io::Result<()> {
         let thresholds = self.scope.thresholds();
-        let was_pressed = self.pressed;
+        let was_under_pressure = self.under_pressure;
         let resolves = self.pace.is_resolving(cycle.woken);
-        let is_pressing = |available| thresholds.is_pressing(available, was_pressed, resolves);
+        let is_pressing =
+            |available| thresholds.is_pressing(available, was_under_pressure, resolves);
         let is_short =
             |sample: &MemorySample, lag| is_pressing(sample.guarded_available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
         let was_short = self.sample.is_short_without_pcp_free(thresholds.threshold);
-        self.scope.count_pcp_free(was_pressed || was_short);
+        self.scope.count_pcp_free(was_under_pressure || was_short);
         self.stat_lag.bound(thresholds.threshold);
         let (sample, lag) =
             self.stat_lag
                 .sample(|| self.scope.sample(), is_short, flush, sleep_then_now)?;
         self.sample = sample;
         self.gone = false;
-        self.pressed = is_pressing(self.sample.guarded_available);
+        self.under_pressure = is_pressing(self.sample.guarded_available);
         if self.scope.is_limited() {
             // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is
             // no page cache.
             self.apply_machine_estimate(lag.saturating_sub(cycle.dying));
         }
-        if self.pressed && !was_pressed {
+        if self.under_pressure && !was_under_pressure {
             self.spin.reset();
         }
         let is_late = cycle.woken.saturating_sub(self.crossing.woken) >= CROSSING_NS;
         // A hook that cannot tell which trigger tripped tells nothing new of a pressure.
         let trip = cycle.triggers.trip.filter(|trip| trip.slot != ANY_SLOT);
-        let has_crossed = !was_pressed || trip.is_some();
-        if self.pressed && (has_crossed || is_late) {
+        let has_crossed = !was_under_pressure || trip.is_some();
+        if self.under_pressure && (has_crossed || is_late) {
             self.crossing = cycle.crossing();
         }
         self.armed.is_approach_set &= !cycle.triggers.approached;
@@ -202,7 +203,7 @@ impl WatchedScope {
         if lag > 0 {
             let cache = self.machine.cache_in(lag);
             self.sample.count_lag_as_cache(cache);
-        } else if !self.pressed {
+        } else if !self.under_pressure {
             let threshold = self.scope.thresholds().threshold;
             let is_far = self.sample.guarded_available >= threshold.saturating_mul(2);
             let kernel = (is_v1 && is_far).then_some(self.sample.kernel);

@@ -295,7 +295,7 @@ fn another_capacity_leaves_the_pace() {
     fs::write(dir.path().join("memory.current"), (450 * MIB).to_string()).unwrap();
     watch.run_once(1000 * MS);
     let pace = watch.scopes[0].pace;
-    assert!(watch.scopes[0].pressed && pace.is_met());
+    assert!(watch.scopes[0].under_pressure && pace.is_met());
     let met_in_force = |watch: &MemoryMonitor| {
         let events = std::iter::from_fn(|| watch.events.next());
         let met = |event: &FastPathEvent| matches!(event, FastPathEvent::MetInForce { .. });
@@ -817,16 +817,16 @@ fn a_dip_is_over_where_the_threshold_is() {
         resolved: THRESHOLD + 50 * MIB,
         floor: None,
     });
-    let pressed = |watch: &mut MemoryMonitor, left: i64| {
+    let under_pressure = |watch: &mut MemoryMonitor, left: i64| {
         let used = (412 * MIB).saturating_add_signed(-left * MIB.cast_signed());
         cgroup.uses(used, used);
         watch.run_once(monotonic_ns());
-        watch.scopes[0].pressed
+        watch.scopes[0].under_pressure
     };
-    assert!(pressed(&mut watch, -10));
-    assert!(!pressed(&mut watch, 20));
-    assert!(pressed(&mut watch, -10));
+    assert!(under_pressure(&mut watch, -10));
+    assert!(!under_pressure(&mut watch, 20));
+    assert!(under_pressure(&mut watch, -10));
     watch.scopes[0].pace.note_own_eviction();
-    assert!(pressed(&mut watch, 20), "a pod went for it");
-    assert!(!pressed(&mut watch, 50));
+    assert!(under_pressure(&mut watch, 20), "a pod went for it");
+    assert!(!under_pressure(&mut watch, 50));
 }

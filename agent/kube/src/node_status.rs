@@ -53,7 +53,7 @@ pub struct DesiredStatus {
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
     /// Conditions whose thresholds are met at this moment.
-    pub pressed: BTreeSet<NodeCondition>,
+    pub under_pressure: BTreeSet<NodeCondition>,
     /// Text for people that says why the conditions hold.
     pub message: String,
 }

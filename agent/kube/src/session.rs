@@ -322,12 +322,12 @@ impl Cluster {
     /// Hands over what the Node should say from now on.
     pub fn node_state(&self, state: NodeState) {
         self.desired.send_if_modified(|desired| {
-            let changed =
-                (&desired.conditions, &desired.pressed) != (&state.conditions, &state.pressed);
+            let changed = (&desired.conditions, &desired.under_pressure)
+                != (&state.conditions, &state.under_pressure);
             if changed {
                 *desired = DesiredStatus {
                     conditions: state.conditions,
-                    pressed: state.pressed,
+                    under_pressure: state.under_pressure,
                     message: state.message,
                 };
             }

@@ -16,7 +16,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{Pod, Signal, message::EVICTED, model::settings::Mode};
-use evictd_policy::{PolicyEvaluator, evaluator::HeldBack};
+use evictd_policy::{PolicyEvaluator, evaluator::BlockReason};
 use evictd_store::{
     disk_queue::DiskQueue,
     record::{Record, RequestRecord, counted::Counted},
@@ -67,11 +67,11 @@ pub enum SoftOutcome {
         since: Duration,
     },
     /// A pause, the fleet brake, policies or limits hold back the pods that could have been asked.
-    HeldBack {
+    Blocked {
         /// Reason why the last pod was held back.
-        by: HeldBack,
-        /// Number of pods that policies and limits have spared.
-        spared: usize,
+        by: BlockReason,
+        /// Number of pods that policies and limits have denied.
+        denied: usize,
     },
     /// The threshold is not met any more.
     NotNeeded,
@@ -86,7 +86,7 @@ enum Refusal {
     #[error("the threshold is not met any more")]
     NotNeeded,
     #[error("{0}")]
-    HeldBack(HeldBack),
+    Blocked(BlockReason),
     #[error(transparent)]
     Api(#[from] ApiError),
 }
@@ -174,8 +174,8 @@ impl SoftEvictor {
         if !is_needed(request) || is_for_hard && !is_hard_due(request) {
             return Err(Refusal::NotNeeded);
         }
-        let held = self.policies.held_back(&pod.uid);
-        held.map_or(Ok(()), |by| Err(Refusal::HeldBack(by)))
+        let held = self.policies.block_reason(&pod.uid);
+        held.map_or(Ok(()), |by| Err(Refusal::Blocked(by)))
     }
 
     /// One pod, if the Eviction API would let it go; `None` where its budget protects it.
@@ -335,7 +335,7 @@ impl SoftEvictor {
             // The hard threshold alone has ended: budgets count again.
             Refusal::NotNeeded if is_needed(request) => None,
             Refusal::NotNeeded => Some(SoftOutcome::NotNeeded),
-            Refusal::HeldBack(by) => Some(SoftOutcome::HeldBack { by, spared: 0 }),
+            Refusal::Blocked(by) => Some(SoftOutcome::Blocked { by, denied: 0 }),
             Refusal::Api(error) => {
                 tracing::warn!(%pod, %error, "the override has failed");
                 None
@@ -462,7 +462,7 @@ impl SoftEvictor {
 
     async fn evict_first(&mut self, request: &SoftRequest) -> SoftOutcome {
         let mut protected = Vec::new();
-        let (mut held_back, mut spared) = (None, 0);
+        let (mut block_reason, mut denied) = (None, 0);
         for (index, candidate) in request.candidates.iter().enumerate() {
             let pod = &candidate.pod;
             // One that is on its way needs no second request.
@@ -478,12 +478,12 @@ impl SoftEvictor {
                     protected.push(index);
                 }
                 Err(Refusal::NotNeeded) => return SoftOutcome::NotNeeded,
-                Err(Refusal::HeldBack(by)) => {
+                Err(Refusal::Blocked(by)) => {
                     tracing::info!(%pod, %by, "the pod is not asked to go after all");
-                    held_back = Some(by);
-                    spared += usize::from(by == HeldBack::Spared);
+                    block_reason = Some(by);
+                    denied += usize::from(by == BlockReason::Denied);
                     // What holds for all pods holds for the next one.
-                    if by != HeldBack::Spared {
+                    if by != BlockReason::Denied {
                         break;
                     }
                 }
@@ -503,9 +503,9 @@ impl SoftEvictor {
                 Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
             }
         }
-        match held_back {
-            Some(by) if protected.is_empty() || by != HeldBack::Spared => {
-                return SoftOutcome::HeldBack { by, spared };
+        match block_reason {
+            Some(by) if protected.is_empty() || by != BlockReason::Denied => {
+                return SoftOutcome::Blocked { by, denied };
             }
             None if protected.is_empty() => return SoftOutcome::NoneRequested,
             _ => {}

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use evictd_engine::{EvictionDecision, record::Departure};
-use evictd_policy::evaluator::HeldBack;
+use evictd_policy::evaluator::BlockReason;
 use evictd_store::record::RequestRecord;
 use tokio::sync::mpsc;
 
@@ -38,13 +38,13 @@ pub async fn run(
                 tokio::time::sleep(PAUSE).await;
                 None
             }
-            SoftOutcome::HeldBack { by, spared } => {
-                let paused = by != HeldBack::Spared;
+            SoftOutcome::Blocked { by, denied } => {
+                let paused = by != BlockReason::Denied;
                 tracing::error!(
                     signal = %request.signal,
                     %by,
                     paused,
-                    denied = spared,
+                    denied,
                     "the threshold is met and no pod may be evicted"
                 );
                 tokio::time::sleep(PAUSE).await;

@@ -39,7 +39,7 @@ pub enum Command {
         uid: String,
         /// Signal that was short.
         signal: Signal,
-        /// Amount that was available then, in the signal's unit.
+        /// Amount that was available then by the kubelet's count, in the signal's unit.
         available: u64,
         /// Outcome of the eviction for the pod.
         outcome: KillOutcome,

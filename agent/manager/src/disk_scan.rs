@@ -169,8 +169,11 @@ impl DiskScanner {
 
     /// What writable layers use by the runtime's count, for those that cannot be walked, and when it was asked, in
     /// nanoseconds of CLOCK_MONOTONIC.
-    pub fn set_layers(&self, layers: LayerUsage, asked: u64) {
-        let answer = Arc::new(LayersAnswer { layers, asked });
+    pub fn set_layers(&self, layers: LayerUsage, requested_at: u64) {
+        let answer = Arc::new(LayersAnswer {
+            layers,
+            requested_at,
+        });
         let old = std::mem::replace(&mut self.lock().answer, answer);
         drop(old);
         self.update(|found, _, answer| {

@@ -337,12 +337,12 @@ impl ManagerLoop {
         }
         self.node.usage_collector.take_walks();
         self.find_fastpath_kills(&seen);
-        let is_pressed = |t: &Threshold| {
+        let is_under_pressure = |t: &Threshold| {
             t.signal.resource().is_of_files()
-                && (t.is_met(&seen, false) || self.planner.is_pressed(t))
+                && (t.is_met(&seen, false) || self.planner.is_under_pressure(t))
         };
-        let pressed = self.planner.thresholds().filter(|t| is_pressed(t));
-        let pressure = pressed.map(|t| match t.is_hard() {
+        let under_pressure = self.planner.thresholds().filter(|t| is_under_pressure(t));
+        let pressure = under_pressure.map(|t| match t.is_hard() {
             true => DiskPressure::Hard,
             false => DiskPressure::Soft,
         });

@@ -61,7 +61,7 @@ pub struct Evictd {
     next: u64,
     restart: Option<u64>,
     trigger: Option<f64>,
-    pressed: bool,
+    under_pressure: bool,
     history: CounterHistory,
     /// Time at which all pods were read last, and what was available then.
     read: (u64, u64),
@@ -200,7 +200,7 @@ impl Evictd {
             next: 0,
             restart,
             trigger: None,
-            pressed: false,
+            under_pressure: false,
             history: CounterHistory::new(incident.pods.len()),
             read: (0, 0),
             growers: Growers::new(WATCHED, counter_jump(0, 0)),
@@ -266,7 +266,7 @@ impl Evictd {
     fn look_at_scope(&mut self, world: &World<'_>) {
         let (reading, unlisted) = self.read(world);
         let was_short = self.sample.is_short_without_pcp_free(world.limits().0);
-        let in_lists = match self.pressed || was_short {
+        let in_lists = match self.under_pressure || was_short {
             true => world.kept(),
             false => 0,
         };
@@ -442,7 +442,7 @@ impl Evictd {
     /// Computes the time until the next look like `MemoryMonitor::sample_interval`, in nanoseconds.
     fn wait(&self, world: &World<'_>) -> u64 {
         let fastest = world.incident.fastest;
-        let state = match (self.pressed, self.dying()) {
+        let state = match (self.under_pressure, self.dying()) {
             (false, _) => ScopeState::Calm,
             (true, 0) => ScopeState::Idle,
             (true, _) => ScopeState::Busy,
@@ -637,10 +637,10 @@ impl<'a> Strategy<'a> for Evictd {
             self.sample.guarded_available,
             self.pace.is_resolving(world.now),
         );
-        self.pressed = thresholds.is_pressing(available, self.pressed, resolves);
+        self.under_pressure = thresholds.is_pressing(available, self.under_pressure, resolves);
         self.resolve_pressure(world, course);
         self.finish(world);
-        if !self.pressed || self.dying() == 0 {
+        if !self.under_pressure || self.dying() == 0 {
             self.read_pods_when_due(world);
         }
         self.next = world.now + self.wait(world);
@@ -656,6 +656,6 @@ impl<'a> Strategy<'a> for Evictd {
         let limit =
             accounting(world).usage_limit(thresholds.threshold, self.sample.reclaimable_cache);
         let limit = limit.saturating_sub(lacking + 1);
-        self.trigger = (world.incident.has_program && !self.pressed).then_some(limit as f64);
+        self.trigger = (world.incident.has_program && !self.under_pressure).then_some(limit as f64);
     }
 }

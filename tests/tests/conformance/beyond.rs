@@ -267,24 +267,32 @@ fn a_pod_with_two_records_has_one_recreation() {
     assert_eq!(step(&mut planner, 2, &came).recreations.len(), 1);
 }
 
-/// Chosen by the manager, and killed by the fast path meanwhile.
+/// Chosen by the manager, and killed by the fast path meanwhile. Another pod has taken its place before, or the manager's
+/// choice is cancelled then.
 // R17, R29
 #[test]
 fn a_pod_that_two_loops_evict_has_one_recreation() {
-    let mut planner = planner(Mode::Evictd, one_gib());
-    let short = Node::with_memory(900, 0).pod("job-0", 300).that(owned);
-    assert_eq!(evicted(&mut planner, 0, &short), ["job-0"]);
-    let memory = Signal::MemoryAvailable;
-    planner.note_fastpath_eviction(
-        SECOND,
-        short.snapshot(),
-        "job-0",
-        memory,
-        KillOutcome::Killed,
-    );
-    let calm = Node::with_memory(4000, 10).pod("job-1", 1).that(owned);
-    let calm = calm.pod("job-2", 1).that(owned);
-    assert_eq!(step(&mut planner, 10, &calm).recreations.len(), 1);
+    for comes_before in [true, false] {
+        let mut planner = planner(Mode::Evictd, one_gib());
+        let short = Node::with_memory(900, 0).pod("job-0", 300).that(owned);
+        assert_eq!(evicted(&mut planner, 0, &short), ["job-0"]);
+        let mut found = 0;
+        if comes_before {
+            let beside = Node::with_memory(4000, 1).pod("job-0", 300).that(owned);
+            let beside = beside.pod("job-1", 1).that(owned);
+            found += step(&mut planner, 1, &beside).recreations.len();
+        }
+        let memory = Signal::MemoryAvailable;
+        let node = short.snapshot();
+        planner.note_fastpath_eviction(2 * SECOND, node, "job-0", memory, KillOutcome::Killed);
+        if !comes_before {
+            planner.cancel_eviction("job-0");
+        }
+        let calm = Node::with_memory(4000, 10).pod("job-1", 1).that(owned);
+        let calm = calm.pod("job-2", 1).that(owned);
+        found += step(&mut planner, 10, &calm).recreations.len();
+        assert_eq!(found, 1, "{comes_before}");
+    }
 }
 
 // R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.

@@ -142,7 +142,7 @@ fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
         (17, 1200, false),
     ] {
         step(&mut planner, second, &Node::with_memory(available, second));
-        assert_eq!(planner.is_pressed(threshold), expected, "{second}");
+        assert_eq!(planner.is_under_pressure(threshold), expected, "{second}");
     }
 }
 
@@ -242,7 +242,7 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
         let seen = node.snapshot();
         let before = seen.observations;
         let reclaim = ReclaimUnderWay { by, what, before };
-        let evicted = planner.evict_unhelped(SECOND, seen, &plan, reclaim);
+        let evicted = planner.evict_without_reclaim(SECOND, seen, &plan, reclaim);
         let causes = evicted.into_iter().map(|eviction| eviction.cause);
         causes.collect::<Vec<_>>()
     };

@@ -69,7 +69,7 @@ fn reclaim_gives_back_page_cache() {
         "what is in use stays: {given:?}"
     );
     assert!(hog.is_alive());
-    let detail = format!("{} of {} MiB", given.usage() / MIB, given.asked / MIB);
+    let detail = format!("{} of {} MiB", given.usage() / MIB, given.requested / MIB);
     matrix("memory.reclaim", "reclaim", &detail);
 }
 

@@ -48,8 +48,12 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     }
     // The agent does not kill: the kubelet would end the pod that was asked.
     assert!(first.is_alive() && second.is_alive());
-    let pressed = "EvictdMemoryPressure";
-    assert!(member.server.wait(SOON, |s| s.has_condition(pressed)));
+    let under_pressure = "EvictdMemoryPressure";
+    assert!(
+        member
+            .server
+            .wait(SOON, |s| s.has_condition(under_pressure))
+    );
     let asked = |name: &str| {
         let mut records = member.records().into_iter();
         records.find_map(|record| match record {

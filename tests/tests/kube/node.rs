@@ -31,14 +31,14 @@ fn pressed_with(name: &str, period: &str, taint: Value) -> (ClusterNode, Agent) 
 }
 
 /// The same with a taint as soon as the condition: how long the pressure lasts depends on the machine.
-fn pressed(name: &str, period: &str) -> (ClusterNode, Agent) {
+fn under_pressure(name: &str, period: &str) -> (ClusterNode, Agent) {
     pressed_with(name, period, json!({"setAfter": "0s"}))
 }
 
 // R6, R7, R24: at once, for as long as the transition period, and without touching what is not ours.
 #[test]
 fn condition_and_taint_come_and_go() {
-    let (member, _agent) = as_root!(pressed("comes", "2s"));
+    let (member, _agent) = as_root!(under_pressure("comes", "2s"));
     assert!(member.server.wait(SOON, says), "it says so");
     // R17, R29: the pod that comes back at once finds the taint.
     std::thread::sleep(Duration::from_millis(500));
@@ -60,7 +60,7 @@ fn condition_and_taint_come_and_go() {
 // An upgrade under pressure: what holds is taken over, and goes when its time is over.
 #[test]
 fn the_next_agent_takes_over_what_holds() {
-    let (member, mut agent) = as_root!(pressed("takeover", "4s"));
+    let (member, mut agent) = as_root!(under_pressure("takeover", "4s"));
     assert!(member.server.wait(SOON, says));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert!(says(&member.server.state()), "the pressure is not over");
@@ -90,7 +90,7 @@ fn a_pressure_of_a_moment_sets_no_taint() {
 // R7
 #[test]
 fn the_next_agent_cleans_up_after_a_crash() {
-    let (member, agent) = as_root!(pressed("crashed", "3s"));
+    let (member, agent) = as_root!(under_pressure("crashed", "3s"));
     assert!(member.server.wait(SOON, says));
     agent.kill();
     let _agent = member.start().unwrap();
@@ -104,7 +104,7 @@ fn the_next_agent_cleans_up_after_a_crash() {
 #[test]
 fn the_next_agent_cleans_up_after_a_refusal() {
     skip_if!(not_root());
-    let (member, agent) = pressed("refused", "2s");
+    let (member, agent) = under_pressure("refused", "2s");
     assert!(member.server.wait(SOON, says));
     agent.kill();
     for code in [403, 404] {
@@ -144,7 +144,7 @@ fn set_shadow(member: &mut ClusterNode, agent: &Agent, shadow: bool) {
 // R47: an agent that starts in shadow mode and leaves it cleans up as one that starts afterwards.
 #[test]
 fn what_was_left_goes_when_shadow_mode_is_over() {
-    let (mut member, mut agent) = as_root!(pressed("unshadowed", "2s"));
+    let (mut member, mut agent) = as_root!(under_pressure("unshadowed", "2s"));
     assert!(member.server.wait(SOON, says));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     member.config["shadow"] = true.into();
@@ -159,7 +159,7 @@ fn what_was_left_goes_when_shadow_mode_is_over() {
 // R47: shadow mode that comes while something is on the node tries to write nothing, and holds up no end.
 #[test]
 fn shadow_mode_leaves_alone_what_is_there() {
-    let (mut member, agent) = as_root!(pressed("shadowed", "8s"));
+    let (mut member, agent) = as_root!(under_pressure("shadowed", "8s"));
     assert!(member.server.wait(SOON, says));
     drop(agent);
     let mut agent = member.start().unwrap();
@@ -307,7 +307,7 @@ fn wanted() -> DesiredStatus {
     let memory = BTreeSet::from([NodeCondition::MemoryPressure]);
     DesiredStatus {
         conditions: memory.clone(),
-        pressed: memory,
+        under_pressure: memory,
         message: "short".to_owned(),
     }
 }
@@ -327,7 +327,7 @@ fn each_condition_has_its_taint() {
         }),
         wanted: DesiredStatus {
             conditions: all.clone(),
-            pressed: all,
+            under_pressure: all,
             message: "short".to_owned(),
         },
         ..PolicyFixture::default()

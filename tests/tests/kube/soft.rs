@@ -17,7 +17,7 @@ use evictd_kube::{
 };
 use evictd_policy::{
     PolicyEvaluator,
-    evaluator::{HeldBack, PolicySettings},
+    evaluator::{BlockReason, PolicySettings},
     gate::Secrets,
 };
 use evictd_store::{disk_queue::DiskThread, journal::Journal, record::RequestRecord};
@@ -617,8 +617,8 @@ fn a_pod_that_a_policy_protects_is_passed_over() {
     assert_eq!(soft.connection.counters.forbidden.get(), 1);
 }
 
-fn held_back(by: HeldBack, spared: usize) -> SoftOutcome {
-    SoftOutcome::HeldBack { by, spared }
+fn block_reason(by: BlockReason, denied: usize) -> SoftOutcome {
+    SoftOutcome::Blocked { by, denied }
 }
 
 // R12, R38: what was decided before a pause, a slow fleet or the last eviction of a limit is not carried out after it.
@@ -629,12 +629,18 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     soft.policies.set_pods(&here);
     let limiter = Arc::clone(soft.policies.limiter());
     limiter.pause(true);
-    assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Paused, 0));
+    assert_eq!(
+        soft.evict(&[1, 2], true),
+        block_reason(BlockReason::Paused, 0)
+    );
     limiter.pause(false);
     let minute = Duration::from_secs(60);
     let pace = |pace| limiter.set_fleet(pace, minute, &FLEET_RULES, monotonic_ns());
     pace(FleetPace::Paused);
-    assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Fleet, 0));
+    assert_eq!(
+        soft.evict(&[1, 2], true),
+        block_reason(BlockReason::FleetBrake, 0)
+    );
     pace(FleetPace::Normal);
     // One of a minute, and that was another one.
     limiter.set_quota(3, Some(1), u64::MAX, None);
@@ -642,7 +648,10 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
         .for_each(|pod| pod.permit().set(Permission::Always, 0, &[3]));
     limiter.charge(&BarePod::new(Pod::default()), monotonic_ns());
     limiter.charge_restored(3, i64::try_from(monotonic_ns()).unwrap());
-    assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Spared, 2));
+    assert_eq!(
+        soft.evict(&[1, 2], true),
+        block_reason(BlockReason::Denied, 2)
+    );
     let state = soft.server.state();
     assert_eq!(state.requests.len(), 0, "{:?}", state.requests);
     drop(state);
@@ -724,7 +733,7 @@ fn a_pause_during_the_dry_run_comes_before_the_delete() {
     let mut soft = soft(json!({}));
     let dry_run = ("POST", "/web-2/eviction");
     let outcome = paused_meanwhile(&mut soft, dry_run, &[1, 2], false);
-    assert_eq!(outcome, held_back(HeldBack::Paused, 0));
+    assert_eq!(outcome, block_reason(BlockReason::Paused, 0));
     let state = soft.server.state();
     assert_eq!(state.count("POST", "/web-2/eviction"), 1);
     assert_eq!(state.count("PATCH", "") + state.count("DELETE", ""), 0);
@@ -736,7 +745,7 @@ fn a_pause_before_the_delete_takes_the_condition_back() {
     let mut soft = soft(json!({}));
     let condition = ("PATCH", "/web-2/status");
     let outcome = paused_meanwhile(&mut soft, condition, &[1, 2], false);
-    assert_eq!(outcome, held_back(HeldBack::Paused, 0));
+    assert_eq!(outcome, block_reason(BlockReason::Paused, 0));
     assert_eq!(soft.server.count("DELETE", ""), 0);
     assert_eq!(soft.disruption("web-2"), json!(["False", null]));
 }
@@ -746,7 +755,7 @@ fn a_pause_before_the_delete_takes_the_condition_back() {
 fn a_pause_holds_for_an_override() {
     let mut soft = soft(json!({}));
     let outcome = paused_meanwhile(&mut soft, ("POST", "/web-1/eviction"), &[0], true);
-    assert_eq!(outcome, held_back(HeldBack::Paused, 0));
+    assert_eq!(outcome, block_reason(BlockReason::Paused, 0));
     assert_eq!(soft.server.count("DELETE", ""), 0);
     assert_eq!(soft.connection.counters.pdb_overrides.get(), 0);
 }

@@ -302,6 +302,26 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
     assert!(decide(10).is_urgent());
 }
 
+/// The memory guard alone has found memory short, and a pod went for that: the kubelet's threshold was not met, and its minimum
+/// reclaim does not count.
+#[test]
+fn an_eviction_for_the_guard_alone_asks_for_no_minimum_reclaim() {
+    for (available, resolves) in [(450, false), (50, true)] {
+        let seen = |available: u64| Shortage {
+            available: available * MIB,
+            threshold: 100 * MIB,
+            resolved: 600 * MIB,
+            ..Shortage::default()
+        };
+        let mut pace = Pace::default();
+        pace.observe(SECOND, &seen(available));
+        pace.evicted(SECOND);
+        pace.note_own_eviction();
+        pace.observe(2 * SECOND, &seen(510));
+        assert_eq!(pace.is_met(), resolves, "{available}");
+    }
+}
+
 /// Above the threshold, with so much in use and so much page cache that is to be written.
 fn beside_dirty_cache(hard: u64, dirty_or_writeback: u64) -> Shortage {
     let mut seen = seen(hard, 0);

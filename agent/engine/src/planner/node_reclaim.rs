@@ -125,15 +125,15 @@ impl NodeReclaimers {
     }
 
     /// Takes in whether something is short that a reclaim can help: the next pressure begins anew.
-    pub fn note_pressure(&mut self, is_pressed: bool) {
-        self.has_waited_for_kubelet &= is_pressed;
+    pub fn note_pressure(&mut self, is_under_pressure: bool) {
+        self.has_waited_for_kubelet &= is_under_pressure;
     }
 }
 
 impl Planner {
     /// The pods that go during a reclaim: for thresholds of a look's plan that it does not help, or that cannot wait for
     /// it. The pace holds as for all others.
-    pub fn evict_unhelped(
+    pub fn evict_without_reclaim(
         &mut self,
         now: i64,
         node: Snapshot<'_>,

@@ -39,11 +39,11 @@ const COME_PART: u64 = 8;
 
 /// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time. Of a large disk that is this
 /// part of it: where fewer come, others may have removed them.
-const TELLING: [(Resource, u64); 2] = [
+const SIGNIFICANT: [(Resource, u64); 2] = [
     (Resource::EphemeralStorage, 16 << 20),
     (Resource::Inodes, 1000),
 ];
-const TELLING_PART: i64 = 1000;
+const SIGNIFICANT_PART: i64 = 1000;
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +53,7 @@ pub(super) struct PendingVictims {
     stayed: u32,
     stayed_at: i64,
     /// It was told that they stay.
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -66,6 +66,8 @@ struct PendingVictim {
     files_came: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_requested: bool,
+    /// Whether the answer of the API server to that is still awaited.
+    awaits_answer: bool,
     /// Whether it was reported that the pod is stuck, or is not for the manager to report.
     is_stuck_reported: bool,
     /// Whether the victim is no longer among the pods. Should one of its UID be there again, it is another one.
@@ -120,6 +122,7 @@ impl PendingVictims {
                 .filter(|known| known.is_requested);
             let victim = PendingVictim {
                 is_requested: eviction.is_soft,
+                awaits_answer: eviction.is_soft && settings.has_api_server,
                 expected: self.expected(node, settings, &eviction.uid),
                 requested_before: requested_before.map(Box::new),
                 ..PendingVictim::new(now.saturating_add(grace))
@@ -362,21 +365,43 @@ impl PendingVictims {
         signed(come.fold(0, u64::saturating_add))
     }
 
-    /// A pod that was chosen for a soft threshold is deleted only now: its time begins.
+    /// A pod that was chosen for a soft threshold is deleted only now: its time begins, unless it has ended by itself.
     pub(super) fn begin_grace(&mut self, uid: &str, now: i64, grace: i64) {
         if let Some(victim) = self.victims.get_mut(uid) {
+            let grace = if victim.is_dead { 0 } else { grace };
             victim.end = now.saturating_add(grace);
             victim.files_since = victim.end;
         }
+        self.note_answer(uid);
     }
 
-    /// The UIDs of those that have processes although their time is over; each once. While an answer of the API server is
-    /// awaited, the time of a pod that it is asked for has not begun.
-    pub(super) fn take_stuck(&mut self, now: i64, awaits_answer: bool) -> Vec<String> {
+    /// The API server has agreed that a pod ends.
+    pub(super) fn note_answer(&mut self, uid: &str) {
+        if let Some(victim) = self.victims.get_mut(uid) {
+            victim.awaits_answer = false;
+        }
+    }
+
+    /// Whether the rates count a pod that was asked to end: they do from the API server's answer on.
+    pub(super) fn is_charged(&self, uid: &str) -> bool {
+        let victim = self.victims.get(uid);
+        victim.is_some_and(|victim| !victim.awaits_answer)
+    }
+
+    /// Whether a pod was killed, and perhaps has ended since.
+    pub(super) fn is_of_kill(&self, uid: &str) -> bool {
+        let victim = self.victims.get(uid);
+        victim.is_some_and(|victim| !victim.is_requested)
+    }
+
+    /// The UIDs of those that have processes although their time is over; each once. That of a pod begins with the API server's
+    /// answer.
+    pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
         let stuck = |(uid, victim): (&String, &mut PendingVictim)| {
-            let is_asked = awaits_answer && victim.is_requested;
-            let is_left_out =
-                victim.is_dead || victim.is_stuck_reported || victim.is_refused || is_asked;
+            let is_left_out = victim.is_dead
+                || victim.is_stuck_reported
+                || victim.is_refused
+                || victim.awaits_answer;
             let is_new = !is_left_out && now >= victim.stuck_at();
             victim.is_stuck_reported |= is_new;
             is_new.then(|| uid.clone())
@@ -392,12 +417,12 @@ impl PendingVictims {
     /// Whether files stay, and that was not told yet.
     pub(super) fn take_files_stay(&mut self, now: i64) -> bool {
         let stay = self.files_stay(now);
-        stay && !std::mem::replace(&mut self.is_told, stay)
+        stay && !std::mem::replace(&mut self.is_reported, stay)
     }
 
     /// Nothing is short that files would help.
     pub(super) fn forget_files(&mut self) {
-        (self.stayed, self.is_told) = (0, false);
+        (self.stayed, self.is_reported) = (0, false);
     }
 
     /// None of them goes.
@@ -501,8 +526,8 @@ impl PendingVictims {
 }
 
 /// Fewer bytes or inodes than these tell nothing.
-fn telling(resource: Resource) -> Option<u64> {
-    let least = TELLING.iter().find(|(one, _)| *one == resource);
+fn significant(resource: Resource) -> Option<u64> {
+    let least = SIGNIFICANT.iter().find(|(one, _)| *one == resource);
     least.map(|(_, least)| *least)
 }
 
@@ -518,7 +543,7 @@ impl Expected {
 
     /// Whether enough files have come since the last time to say that the kubelet removes them.
     fn has_progressed(&mut self) -> bool {
-        let Some(least) = telling(self.signal.resource()) else {
+        let Some(least) = significant(self.signal.resource()) else {
             return false;
         };
         let step = least.max(self.usage / PROGRESS_PART);
@@ -532,7 +557,7 @@ impl Expected {
     /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few, or others
     /// use up as much meanwhile: on a full disk, or its reserve for root.
     fn has_come(&mut self, seen: &Observations) -> Option<bool> {
-        let least = telling(self.signal.resource())?;
+        let least = significant(self.signal.resource())?;
         let Observation {
             available,
             capacity,
@@ -551,7 +576,7 @@ impl Expected {
         let part = self.usage / COME_PART;
         let has_come = self.risen > part;
         let says_so = match has_come {
-            true => signed(self.usage) >= capacity / TELLING_PART,
+            true => signed(self.usage) >= capacity / SIGNIFICANT_PART,
             false => self.fallen <= part && self.lowest > 0,
         };
         says_so.then_some(has_come)
@@ -565,6 +590,7 @@ impl PendingVictim {
             files_since: end,
             files_came: i64::MIN,
             is_requested: false,
+            awaits_answer: false,
             is_stuck_reported: false,
             is_dead: false,
             is_unreported: false,

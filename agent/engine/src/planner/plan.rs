@@ -174,7 +174,7 @@ pub struct NodeState {
     /// The conditions that hold: for a whole transition period after the last sign of pressure.
     pub conditions: BTreeSet<NodeCondition>,
     /// Conditions whose thresholds were met at the last look, or by an eviction since the look before.
-    pub pressed: BTreeSet<NodeCondition>,
+    pub under_pressure: BTreeSet<NodeCondition>,
     /// Text for people that says why the conditions hold.
     pub message: String,
 }

@@ -159,7 +159,7 @@ impl Pressure {
     }
 
     /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved.
-    pub fn is_pressed(&self, threshold: &Threshold) -> bool {
+    pub fn is_under_pressure(&self, threshold: &Threshold) -> bool {
         let mut tracked = self.thresholds.iter();
         tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
     }

@@ -24,7 +24,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecreationTracker {
     /// Evicted pods by the UID of their owner.
-    evicted: HashMap<String, EvictedPod>,
+    evicted: HashMap<String, Evicted>,
     /// What is known of each pod's time here, by its UID.
     seen: HashMap<String, Presence>,
     /// Conditions that are held, each with the end of its hold.
@@ -67,18 +67,72 @@ struct KnownBefore {
     known: HashSet<String>,
 }
 
+/// The evicted pods of one owner, and how often others have taken their places.
+#[derive(Clone, Debug, Default)]
+struct Evicted {
+    /// Time of the last eviction or recreation.
+    last: i64,
+    recreations: u32,
+    /// Those of the last [`WINDOW`], by their UIDs.
+    pods: HashMap<String, EvictedPod>,
+}
+
 #[derive(Clone, Debug)]
 struct EvictedPod {
-    last: i64,
+    at: i64,
     condition: NodeCondition,
-    recreations: u32,
-    /// Number of evicted pods for which no other one has come yet: further ones of the owner come by themselves.
-    unreplaced: u32,
-    /// The pod's UID; empty once its owner has put another one here.
-    uid: String,
-    /// Time and condition of the owner's eviction before this one, and `unreplaced` then, as long as it may turn out that
-    /// this pod was not evicted.
-    before: Option<(i64, NodeCondition, u32)>,
+    /// Number of decisions that chose it and stand: one may be asked to end, and be killed then.
+    choices: u32,
+    /// Whether another pod has taken its place: further ones of the owner come by themselves.
+    is_replaced: bool,
+}
+
+impl Evicted {
+    /// Takes note of an eviction; a pod counts once.
+    fn remember(&mut self, at: i64, uid: &str, condition: NodeCondition) {
+        self.expire(at);
+        let evicted = EvictedPod {
+            at,
+            condition,
+            choices: 0,
+            is_replaced: false,
+        };
+        let pod = self.pods.entry(uid.to_owned()).or_insert(evicted);
+        (pod.at, pod.condition) = (at, condition);
+        pod.choices = pod.choices.saturating_add(1);
+        self.last = at;
+    }
+
+    /// The pod of `uid` was not evicted by one of the decisions that chose it.
+    fn forget(&mut self, uid: &str) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            pod.choices = pod.choices.saturating_sub(1);
+        }
+        self.pods.retain(|_, pod| pod.choices > 0);
+    }
+
+    /// Another pod has come at `now`, which was first seen at `first`: the condition of the one whose place it has taken.
+    fn replace(&mut self, now: i64, first: i64) -> Option<NodeCondition> {
+        let pods = self.pods.values_mut();
+        let waiting = pods.filter(|pod| !pod.is_replaced && pod.at <= first);
+        let replaced = waiting.min_by_key(|pod| pod.at)?;
+        replaced.is_replaced = true;
+        self.last = now;
+        self.recreations = self.recreations.saturating_add(1);
+        Some(replaced.condition)
+    }
+
+    /// Forgets what is too long ago.
+    fn expire(&mut self, now: i64) {
+        self.pods.retain(|_, pod| !has_passed(WINDOW, pod.at, now));
+        if self.is_over(now) {
+            self.recreations = 0;
+        }
+    }
+
+    fn is_over(&self, now: i64) -> bool {
+        has_passed(WINDOW, self.last, now) || self.pods.is_empty() && self.recreations == 0
+    }
 }
 
 impl RecreationTracker {
@@ -90,8 +144,6 @@ impl RecreationTracker {
         recreations: &[RestoredRecreation],
     ) {
         let mut restored = KnownBefore::default();
-        // One that was asked to end and killed then has two records.
-        let mut evicted_uids = HashSet::new();
         let mut evictions = evictions.iter().peekable();
         let mut recreations = recreations.iter().peekable();
         loop {
@@ -99,42 +151,22 @@ impl RecreationTracker {
                 (Some(eviction), Some(recreation)) => eviction.at <= recreation.at,
                 (eviction, _) => eviction.is_some(),
             };
-            let (mut is_new, mut is_replaced) = (false, false);
-            let (at, owner, condition, count) = if is_eviction {
+            if is_eviction {
                 let Some(e) = evictions.next() else { break };
-                is_new = evicted_uids.insert(&e.uid);
                 restored.known.insert(e.uid.clone());
                 restored.since.insert(e.owner_uid.clone(), e.since);
-                (e.at, &e.owner_uid, e.condition, None)
+                let owner = self.evicted.entry(e.owner_uid.clone()).or_default();
+                owner.remember(e.at.min(now), &e.uid, e.condition);
             } else {
                 let Some(c) = recreations.next() else { break };
-                is_replaced = true;
                 restored.known.insert(c.recreation.uid.clone());
                 self.hold(c.at, &c.recreation);
-                let Recreation {
-                    owner_uid,
-                    condition,
-                    count,
-                    ..
-                } = &c.recreation;
-                (c.at, owner_uid, *condition, Some(*count))
-            };
-            let at = at.min(now);
-            let last = self.evicted.get(owner);
-            let last = last.filter(|last| !has_passed(WINDOW, last.last, at));
-            let (recreations, unreplaced) =
-                last.map_or((0, 0), |last| (last.recreations, last.unreplaced));
-            let evicted = EvictedPod {
-                last: at,
-                condition,
-                recreations: count.unwrap_or(recreations),
-                unreplaced: unreplaced
-                    .saturating_add(u32::from(is_new))
-                    .saturating_sub(u32::from(is_replaced)),
-                uid: String::new(),
-                before: None,
-            };
-            self.evicted.insert(owner.clone(), evicted);
+                let owner = self.evicted.entry(c.recreation.owner_uid.clone());
+                let (owner, at) = (owner.or_default(), c.at.min(now));
+                owner.expire(at);
+                owner.replace(at, at);
+                (owner.last, owner.recreations) = (at, c.recreation.count);
+            }
         }
         self.restored = Some(restored);
     }
@@ -168,23 +200,8 @@ impl RecreationTracker {
             presence.or_insert(Presence::at(now)).evicted = Some((now, condition));
             return;
         };
-        let before = self.evicted.get(&owner.uid);
-        // One that was asked to end and is killed now counts once.
-        let is_known = before.is_some_and(|before| before.uid == pod.uid);
-        let evicted = EvictedPod {
-            last: now,
-            condition,
-            recreations: before.map_or(0, |before| before.recreations),
-            unreplaced: before.map_or(1, |before| {
-                before.unreplaced.saturating_add(u32::from(!is_known))
-            }),
-            uid: pod.uid.clone(),
-            before: match is_known {
-                true => before.and_then(|before| before.before),
-                false => before.map(|before| (before.last, before.condition, before.unreplaced)),
-            },
-        };
-        self.evicted.insert(owner.uid.clone(), evicted);
+        let owner = self.evicted.entry(owner.uid.clone()).or_default();
+        owner.remember(now, &pod.uid, condition);
     }
 
     /// A pod was not evicted after all.
@@ -192,23 +209,17 @@ impl RecreationTracker {
         if let Some(presence) = self.seen.get_mut(uid) {
             presence.evicted = None;
         }
-        self.evicted.retain(|_, evicted| {
-            if evicted.uid != uid {
-                return true;
-            }
-            evicted.uid.clear();
-            let before = evicted.before.take();
-            if let Some(before) = before {
-                (evicted.last, evicted.condition, evicted.unreplaced) = before;
-            }
-            before.is_some()
-        });
+        self.evicted
+            .values_mut()
+            .for_each(|owner| owner.forget(uid));
     }
 
     /// Finds the pods that have come back since the last time, and holds conditions because of them.
     pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
-        self.evicted
-            .retain(|_, evicted| !has_passed(WINDOW, evicted.last, now));
+        self.evicted.retain(|_, owner| {
+            owner.expire(now);
+            !owner.is_over(now)
+        });
         self.look(now, node.pods);
         let found: Vec<Recreation> = node
             .pods
@@ -258,21 +269,18 @@ impl RecreationTracker {
         if restored.is_some_and(|r| was_here(r) && !r.is_new(pod)) {
             return None;
         }
-        let evicted = self.evicted.get_mut(&owner.uid);
-        let evicted = evicted.filter(|evicted| {
-            evicted.unreplaced > 0 && evicted.last <= first && evicted.uid != pod.uid
-        })?;
-        evicted.unreplaced -= 1;
-        evicted.recreations = evicted.recreations.saturating_add(1);
-        evicted.last = now;
-        evicted.uid.clear();
+        let evicted = self.evicted.get_mut(&owner.uid)?;
+        if evicted.pods.contains_key(&pod.uid) {
+            return None;
+        }
+        let condition = evicted.replace(now, first)?;
         let hold = FIRST_HOLD
             .saturating_mul(1 << (evicted.recreations - 1).min(16))
             .min(LONGEST_HOLD);
         Some(Recreation {
             uid: pod.uid.clone(),
             owner_uid: owner.uid.clone(),
-            condition: evicted.condition,
+            condition,
             count: evicted.recreations,
             hold,
         })

@@ -174,7 +174,7 @@ impl Scene {
             what: &plan.node_reclaim,
             before,
         };
-        self.planner.evict_unhelped(now, node, plan, reclaim)
+        self.planner.evict_without_reclaim(now, node, plan, reclaim)
     }
 
     fn urgent(&self) -> usize {

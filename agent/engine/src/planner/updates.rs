@@ -74,7 +74,7 @@ impl Planner {
             let mut of_it = pressure
                 .thresholds()
                 .filter(|t| t.signal == *signal && t.is_hard() == *is_hard);
-            of_it.any(|threshold| pressure.is_pressed(threshold))
+            of_it.any(|threshold| pressure.is_under_pressure(threshold))
         });
         let were_any = self.reported_in_shadow.len() != before;
         if were_any {
@@ -134,7 +134,7 @@ impl Planner {
         if awaited_answer
             && let Some((gone, _)) = gone
             && let Cause::Pressure(signal) = gone.cause
-            && !self.pending.was_killed(&gone.uid)
+            && !self.pending.is_of_kill(&gone.uid)
         {
             self.note_eviction_for(now, signal.resource());
         }
@@ -146,7 +146,7 @@ impl Planner {
                 self.recreations.forget(chosen_uid);
             }
             let pod = node.pods.iter().find(|pod| pod.uid == gone.uid);
-            if awaited_answer && !self.pending.was_killed(chosen_uid) {
+            if awaited_answer && !self.pending.is_of_kill(chosen_uid) {
                 let grace = pod.map_or(0, |pod| gone.grace_to_ask(pod));
                 let grace = grace.saturating_mul(signed(SECOND));
                 self.pending.begin_grace(chosen_uid, now, grace);
@@ -154,18 +154,20 @@ impl Planner {
             return;
         }
         // What was killed for a hard threshold meanwhile stays a victim.
-        if !self.pending.was_killed(chosen_uid) {
+        if !self.pending.is_of_kill(chosen_uid) {
             match gone {
                 // The pace counts the one that goes in its stead.
                 Some(_) => self.forget_choice(chosen_uid),
                 None => self.cancel_eviction(chosen_uid),
             }
         }
-        let Some(gone) = gone.filter(|gone| !self.pending.was_killed(&gone.uid)) else {
+        let Some(gone) = gone.filter(|gone| !self.pending.is_of_kill(&gone.uid)) else {
             return;
         };
+        let uid = &gone.uid;
         let gone = std::slice::from_ref(gone);
         self.pending.remember(now, node, &self.settings, gone);
+        self.pending.note_answer(uid);
         if departure != Some(Departure::GoneBefore)
             && let [
                 EvictionDecision {
@@ -233,9 +235,11 @@ impl Planner {
             let condition = signal.node_condition();
             // What the pods' cgroup has is not observed where its threshold is cut.
             self.pressure.note_condition(condition, now);
-            if let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) {
-                self.recreations.remember_pod(now, pod, condition);
-            }
+        }
+        // Forgotten below where the pod lives on.
+        if let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) {
+            self.recreations
+                .remember_pod(now, pod, signal.node_condition());
         }
         self.note_outcome(uid, outcome);
     }

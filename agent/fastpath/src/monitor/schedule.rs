@@ -18,7 +18,7 @@ impl MemoryMonitor {
         }
         let scopes = self.scopes.iter_mut();
         scopes
-            .filter(|watched| !watched.pressed && !watched.gone)
+            .filter(|watched| !watched.under_pressure && !watched.gone)
             .filter(|watched| watched.is_armed(trigger) && watched.can_trip())
             .filter_map(|watched| watched.wait(now))
             .fold(asleep, Wait::and)
@@ -68,7 +68,7 @@ impl MemoryMonitor {
             if watched.gone {
                 return sampling::MAX_INTERVAL;
             }
-            let state = match watched.pressed {
+            let state = match watched.under_pressure {
                 false => ScopeState::Calm,
                 true if has_candidates() => ScopeState::Idle,
                 true => ScopeState::NoCandidates,
@@ -95,13 +95,13 @@ impl MemoryMonitor {
     /// When the standby thread has to look again if the fast path has not come by then; `None` where no threshold is
     /// met: the next crossing calls it.
     pub(crate) fn next_take_over(&self) -> Option<Duration> {
-        let is_pressed = self.scopes.iter().any(|watched| watched.pressed);
-        is_pressed.then(|| self.next_look())
+        let is_under_pressure = self.scopes.iter().any(|watched| watched.under_pressure);
+        is_under_pressure.then(|| self.next_look())
     }
 
     /// Whether a threshold is met, and something is under way or due about it.
     fn is_busy(&self) -> bool {
         let mut scopes = self.scopes.iter();
-        scopes.any(|watched| watched.pressed && !watched.idle)
+        scopes.any(|watched| watched.under_pressure && !watched.idle)
     }
 }

@@ -94,14 +94,14 @@ impl MemoryMonitor {
         self.published_at = 0;
         let trigger = &mut *self.triggers.set;
         let mut hooked = Ok(());
-        let mut was_pressed = false;
+        let mut was_under_pressure = false;
         match self.scopes.get_mut(index) {
             Some(watched) if watched.scope.is_resized(&scope) => {
                 // The threshold of the node's scope comes with the settings.
                 let has_other_threshold = index == PODS
                     && watched.scope.capacity() == scope.capacity()
                     && watched.scope.thresholds().threshold != scope.thresholds().threshold;
-                was_pressed = watched.pressed && !has_other_threshold;
+                was_under_pressure = watched.under_pressure && !has_other_threshold;
                 watched.resize(&mut scope);
                 if has_other_threshold {
                     watched.pace.reset();
@@ -138,7 +138,7 @@ impl MemoryMonitor {
         let settled = hooked.and_then(|()| match self.scopes.get_mut(index) {
             Some(watched) => {
                 // Where it was met before, that was reported then.
-                watched.comes_into_force |= !was_pressed;
+                watched.comes_into_force |= !was_under_pressure;
                 watched.arm_all(trigger)
             }
             None => Ok(()),

@@ -69,7 +69,7 @@ impl WatchedScope {
         &mut self,
         trigger: &mut dyn TriggerSet,
         triggers: &ScopeTriggers,
-        was_pressed: bool,
+        was_under_pressure: bool,
     ) -> io::Result<()> {
         self.reported_block = None;
         self.idle = false;
@@ -78,7 +78,7 @@ impl WatchedScope {
         }
         if self.is_calibrated(trigger) {
             self.calibrate(trigger, triggers.counter)
-        } else if was_pressed
+        } else if was_under_pressure
             || triggers.trip.is_some()
             || self.limit_has_moved(trigger)
             || self.has_left_spin_window(trigger)
@@ -152,7 +152,7 @@ impl WatchedScope {
     /// Whether the threshold is met, by the counter alone, and no cycle has seen that yet.
     pub(crate) fn is_crossed(&self) -> bool {
         let threshold = self.scope.thresholds().threshold;
-        if self.pressed || self.gone {
+        if self.under_pressure || self.gone {
             false
         } else if self.scope.is_machine() {
             let sample = self.scope.sample();

@@ -51,7 +51,7 @@ impl Taints {
             let ripe = *self.since.entry(*condition).or_insert(now) + self.set_after;
             if let Some(end) = self.set.get_mut(condition) {
                 *end = None;
-            } else if desired.pressed.contains(condition) {
+            } else if desired.under_pressure.contains(condition) {
                 if now >= ripe {
                     self.set.insert(*condition, None);
                 } else {
@@ -80,11 +80,11 @@ mod tests {
     const MEMORY: NodeCondition = NodeCondition::MemoryPressure;
     const S: Duration = Duration::from_secs(1);
 
-    fn wanted(holds: bool, pressed: bool) -> DesiredStatus {
+    fn wanted(holds: bool, under_pressure: bool) -> DesiredStatus {
         let set = |is_in: bool| is_in.then_some(MEMORY).into_iter().collect();
         DesiredStatus {
             conditions: set(holds),
-            pressed: set(pressed),
+            under_pressure: set(under_pressure),
             message: String::new(),
         }
     }
@@ -93,8 +93,8 @@ mod tests {
     fn a_short_pressure_sets_none_and_one_that_lasts_or_comes_back_does() {
         let start = Instant::now();
         let mut taints = Taints::new(10 * S, 30 * S, &BTreeSet::new());
-        let mut at = |seconds: u32, holds, pressed| {
-            let (set, next) = taints.update(start + seconds * S, &wanted(holds, pressed));
+        let mut at = |seconds: u32, holds, under_pressure| {
+            let (set, next) = taints.update(start + seconds * S, &wanted(holds, under_pressure));
             let next = next.map(|next| (next - start).as_secs());
             (!set.is_empty(), next)
         };

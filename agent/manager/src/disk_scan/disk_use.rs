@@ -90,7 +90,7 @@ impl DiskUse {
             }
         }
         self.count_once();
-        self.filled_at = answer.asked;
+        self.filled_at = answer.requested_at;
         if self.is_whole() {
             self.usage.ephemeral_storage = Some(self.usage.bytes_of_files());
         }
@@ -157,7 +157,7 @@ pub type Found = HashMap<String, Arc<DiskUse>>;
 pub(super) struct LayersAnswer {
     pub layers: LayerUsage,
     /// Time at which the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
-    pub asked: u64,
+    pub requested_at: u64,
 }
 
 /// The container of a name, which is added where there is none.
@@ -186,13 +186,13 @@ mod tests {
             bytes: Some(bytes),
             inodes: Some(1),
         };
-        let answer = |asked, layers: &[(&str, u64)], have_ended| LayersAnswer {
+        let answer = |requested_at, layers: &[(&str, u64)], have_ended| LayersAnswer {
             layers: {
                 let of_pod = layers.iter().map(|(name, n)| ((*name).to_owned(), fs(*n)));
                 let layers = of_pod.collect();
                 [("u".to_owned(), PodLayers { layers, have_ended })].into()
             },
-            asked,
+            requested_at,
         };
         let mut walk = DiskUse {
             began: 50,
@@ -238,7 +238,7 @@ mod tests {
         };
         let answer = LayersAnswer {
             layers: [("u".to_owned(), of_pod)].into(),
-            asked: 10,
+            requested_at: 10,
         };
         // The sandbox; the same container; a sandbox that looks like another container (gVisor).
         for (is_nameless, walked, all) in [(false, 1, 12), (true, 10, 12), (true, 1, 11)] {

@@ -59,9 +59,9 @@ pub(super) struct Schedule {
     known: HashMap<String, Known>,
     parked: VecDeque<Box<PodWalk>>,
     /// Period in which any threshold of a disk is met.
-    pressed: Option<MetByTurns>,
+    under_pressure: Option<MetByTurns>,
     /// Period in which a hard one is: its evictions wait for walks that began in it.
-    hard_pressed: Option<MetByTurns>,
+    under_hard_pressure: Option<MetByTurns>,
     /// Start of the period that goes on now.
     pressed_since: Option<u64>,
     rest: u32,
@@ -92,10 +92,10 @@ impl Schedule {
         }
         self.pressed_since = match pressure {
             DiskPressure::None => None,
-            DiskPressure::Soft => Some(MetByTurns::note(&mut self.pressed, now)),
+            DiskPressure::Soft => Some(MetByTurns::note(&mut self.under_pressure, now)),
             DiskPressure::Hard => {
-                MetByTurns::note(&mut self.pressed, now);
-                Some(MetByTurns::note(&mut self.hard_pressed, now))
+                MetByTurns::note(&mut self.under_pressure, now);
+                Some(MetByTurns::note(&mut self.under_hard_pressure, now))
             }
         };
         self.rest = match self.pressed_since {

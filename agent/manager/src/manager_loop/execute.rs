@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts.
-/// [`Planner::is_pressed`] knows whether it was.
+/// [`Planner::is_under_pressure`] knows whether it was.
 ///
-/// [`Planner::is_pressed`]: evictd_engine::Planner::is_pressed
+/// [`Planner::is_under_pressure`]: evictd_engine::Planner::is_under_pressure
 pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool {
     let now = seen.get(threshold.signal);
     now.is_some_and(|now| threshold.deficit(now) > 0)
@@ -72,7 +72,7 @@ impl ManagerLoop {
         let short: Vec<Signal> = self
             .planner
             .thresholds()
-            .filter(|t| self.planner.is_pressed(t))
+            .filter(|t| self.planner.is_under_pressure(t))
             .map(|t| t.signal)
             .collect();
         let is_over = |under_way: &mut SoftUnderWay| !short.contains(&under_way.signal);

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{
-    Observation, Observations, RestoredState, Signal, Threshold,
+    Observation, Observations, RestoredState, Signal,
     record::KillOutcome,
     units::{SECOND, signed},
 };
@@ -157,12 +157,12 @@ impl ManagerLoop {
             return;
         }
         self.reporter.note_eviction(signal.node_condition());
-        let is_it = |t: &&Threshold| t.signal == signal && t.is_hard();
-        if let Some(met) = self.planner.thresholds().find(is_it) {
-            self.reporter.set_cause(&met.to_string());
-        }
         let now = signed(monotonic_ns());
         let seen = self.sources.sample(now);
+        let capacity = seen.get(signal).map_or(0, |seen| seen.capacity);
+        if let Some(met) = self.planner.threshold(signal, true, capacity) {
+            self.reporter.set_cause(&met.to_string());
+        }
         let mut dip = seen;
         if let Some(seen) = dip.get(signal) {
             let available = signed(available).min(seen.available);

@@ -59,11 +59,14 @@ impl ManagerLoop {
     /// Requests what a plan wants reclaimed, and bounds how long evictions wait for it.
     pub(super) fn reclaim_node(&mut self, plan: &Plan, seen: &Observations) {
         let layout = self.sources.layout();
-        let is_pressed =
-            |t: &Threshold| !layout.node_reclaim(t.signal).is_empty() && self.planner.is_pressed(t);
-        let is_pressed = self.planner.thresholds().any(is_pressed);
-        self.node_reclaim.reclaimers.note_pressure(is_pressed);
-        self.node_reclaim.shadow_reported &= is_pressed;
+        let is_under_pressure = |t: &Threshold| {
+            !layout.node_reclaim(t.signal).is_empty() && self.planner.is_under_pressure(t)
+        };
+        let is_under_pressure = self.planner.thresholds().any(is_under_pressure);
+        self.node_reclaim
+            .reclaimers
+            .note_pressure(is_under_pressure);
+        self.node_reclaim.shadow_reported &= is_under_pressure;
         if !plan.node_reclaim.is_empty() && self.node_reclaim.waiting.is_none() {
             self.begin_reclaim(plan, seen);
         }
@@ -72,7 +75,7 @@ impl ManagerLoop {
         };
         let now = monotonic_ns();
         if now.saturating_sub(waiting.since) > nanos(waiting.timeout) {
-            self.waiting_is_over(seen);
+            self.finish_waiting(seen);
             return;
         }
         let reclaim = ReclaimUnderWay {
@@ -83,7 +86,7 @@ impl ManagerLoop {
         let node = self.node.snapshot(seen);
         let unhelped = self
             .planner
-            .evict_unhelped(signed(now), node, plan, reclaim);
+            .evict_without_reclaim(signed(now), node, plan, reclaim);
         if !unhelped.is_empty()
             && let Some(waiting) = &mut self.node_reclaim.waiting
         {
@@ -124,7 +127,7 @@ impl ManagerLoop {
             }
         }
         if by == ReclaimBy::None {
-            self.waiting_is_over(seen);
+            self.finish_waiting(seen);
         }
     }
 
@@ -197,7 +200,7 @@ impl ManagerLoop {
     }
 
     /// The waiting is over. A second sample within this look would lack each filesystem that answers late.
-    fn waiting_is_over(&mut self, seen: &Observations) {
+    fn finish_waiting(&mut self, seen: &Observations) {
         if let Some(waiting) = self.node_reclaim.waiting.take() {
             self.evict_after(&waiting, seen);
         }

@@ -124,24 +124,30 @@ impl NodeReporter {
 
     /// Sends the state of the node where it is news.
     fn report_state(&mut self, planner: &Planner, conditions: BTreeSet<NodeCondition>) {
-        let pressed = || planner.thresholds().filter(|t| planner.is_pressed(t));
-        if let Some(met) = pressed().next() {
+        let under_pressure = || {
+            planner
+                .thresholds()
+                .filter(|t| planner.is_under_pressure(t))
+        };
+        if let Some(met) = under_pressure().next() {
             self.cause = met.to_string();
         }
-        let mut pressed: BTreeSet<_> = pressed().map(|t| t.signal.node_condition()).collect();
-        pressed.extend(&self.evicted_for);
+        let mut under_pressure: BTreeSet<_> = under_pressure()
+            .map(|t| t.signal.node_condition())
+            .collect();
+        under_pressure.extend(&self.evicted_for);
         let state = NodeState {
             conditions,
-            pressed,
+            under_pressure,
             message: self.cause.clone(),
         };
         let now = monotonic_ns();
         let is_due = now.saturating_sub(self.sent_at) >= REPORT_AGAIN_NS;
         let is_new = state.conditions != self.sent.conditions
-            || (state.pressed != self.sent.pressed && is_due);
+            || (state.under_pressure != self.sent.under_pressure && is_due);
         let is_sent = is_new && self.emit(ManagerEvent::Node(state.clone()));
         // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
-        if is_sent || state.pressed == self.sent.pressed {
+        if is_sent || state.under_pressure == self.sent.under_pressure {
             self.evicted_for.clear();
         }
         if is_sent {

@@ -38,7 +38,7 @@ pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimResult {
     /// Bytes that were asked for.
-    pub asked: u64,
+    pub requested: u64,
     /// Memory of the cgroup before the reclaim.
     pub before: MemoryReading,
     /// Memory of the cgroup after the reclaim.
@@ -68,15 +68,15 @@ pub fn reclaim(cgroup: &MemoryCgroup, bytes: u64, until: Instant) -> io::Result<
     let file = cgroup.path().join("memory.reclaim");
     let before = cgroup.read()?;
     let mut given = ReclaimResult {
-        asked: 0,
+        requested: 0,
         before,
         after: before,
     };
-    while given.asked < bytes && Instant::now() < until {
-        let piece = CHUNK.min(bytes - given.asked);
+    while given.requested < bytes && Instant::now() < until {
+        let piece = CHUNK.min(bytes - given.requested);
         let had = given.after.usage;
         let outcome = ask(&file, piece);
-        given.asked += piece;
+        given.requested += piece;
         given.after = cgroup.read()?;
         match outcome {
             Ok(()) => {}
@@ -137,10 +137,10 @@ mod tests {
         fs::write(&file, "").unwrap();
         let far = Instant::now() + Duration::from_secs(600);
         let given = reclaim(&v2, 2 * CHUNK + 5, far).unwrap();
-        assert_eq!((given.asked, given.usage()), (2 * CHUNK + 5, 0));
+        assert_eq!((given.requested, given.usage()), (2 * CHUNK + 5, 0));
         // The last piece; page cache alone.
         assert_eq!(fs::read_to_string(&file).unwrap(), "5 swappiness=0");
         let given = reclaim(&v2, CHUNK, Instant::now()).unwrap();
-        assert_eq!(given.asked, 0);
+        assert_eq!(given.requested, 0);
     }
 }

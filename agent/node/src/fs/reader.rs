@@ -70,7 +70,7 @@ struct State {
 }
 
 struct Shared {
-    asked: EventFd,
+    request: EventFd,
     answered: EventFd,
     is_over: AtomicBool,
     state: PiMutex<State>,
@@ -82,7 +82,7 @@ pub(crate) struct FilesystemReader {
     /// Function that reads, until the thread has it.
     read: Option<Read>,
     /// Time at which the question was put that has no answer yet.
-    asked: Option<Instant>,
+    requested_at: Option<Instant>,
     /// Time since which the filesystem is not there, or answers with errors.
     gone: Option<Instant>,
 }
@@ -99,13 +99,13 @@ impl FilesystemReader {
     fn by(read: Read) -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(Shared {
-                asked: EventFd::new()?,
+                request: EventFd::new()?,
                 answered: EventFd::new()?,
                 is_over: AtomicBool::new(false),
                 state: PiMutex::default(),
             }),
             read: Some(read),
-            asked: None,
+            requested_at: None,
             gone: None,
         })
     }
@@ -132,25 +132,25 @@ impl FilesystemReader {
 
     fn read_in_time(&mut self) -> io::Result<FilesystemReading> {
         self.start()?;
-        if self.asked.is_some() {
+        if self.requested_at.is_some() {
             let (came, answer) = self.answer().ok_or(io::ErrorKind::TimedOut)?;
-            self.asked = None;
+            self.requested_at = None;
             // However long it took: it is of the moment at which it came.
             if came.elapsed() < FRESH {
                 return answer;
             }
         }
-        let asked = Instant::now();
-        self.asked = Some(asked);
-        self.shared.asked.notify();
+        let requested_at = Instant::now();
+        self.requested_at = Some(requested_at);
+        self.shared.request.notify();
         loop {
             // Before the look: an answer that comes after it ends the wait.
             self.shared.answered.clear();
             if let Some((_, answer)) = self.answer() {
-                self.asked = None;
+                self.requested_at = None;
                 return answer;
             }
-            let left = PATIENCE.saturating_sub(asked.elapsed());
+            let left = PATIENCE.saturating_sub(requested_at.elapsed());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -166,7 +166,7 @@ impl FilesystemReader {
     /// Whether the filesystem has not answered for long, or with errors alone, or has not been there.
     pub fn is_hung(&self) -> bool {
         let is_long = |since: Instant| since.elapsed() >= HUNG;
-        self.asked.is_some_and(is_long) || self.gone.is_some_and(is_long)
+        self.requested_at.is_some_and(is_long) || self.gone.is_some_and(is_long)
     }
 
     fn answer(&self) -> Option<(Instant, io::Result<FilesystemReading>)> {
@@ -201,21 +201,21 @@ impl FilesystemReader {
 impl Drop for FilesystemReader {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        self.shared.asked.notify();
+        self.shared.request.notify();
     }
 }
 
 impl Shared {
     fn run(&self, mut read: Read) {
         loop {
-            let [asked] = poll([Some(self.asked.fd())], None);
+            let [asked] = poll([Some(self.request.fd())], None);
             if self.is_over.load(Ordering::Acquire) {
                 return;
             }
             if asked == 0 {
                 continue;
             }
-            self.asked.clear();
+            self.request.clear();
             let (answer, remounted) = read();
             {
                 let mut state = self.state.lock();
@@ -297,7 +297,7 @@ mod tests {
     fn a_slow_answer_counts_from_when_it_came() {
         let (mut reader, answers) = scripted();
         assert!(reader.read().is_err());
-        reader.asked = Instant::now().checked_sub(HUNG);
+        reader.requested_at = Instant::now().checked_sub(HUNG);
         assert!(reader.is_hung());
         answers.send(1).unwrap();
         has_answered(&reader);

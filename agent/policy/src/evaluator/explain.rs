@@ -76,7 +76,7 @@ pub struct GateView {
 
 /// Why a pod that was chosen at the kubelet's pace is not evicted after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HeldBack {
+pub enum BlockReason {
     /// A pause of the node.
     #[error("evictions are paused on this node")]
     Paused,
@@ -85,32 +85,32 @@ pub enum HeldBack {
     PoliciesUnknown,
     /// The fleet brake.
     #[error("the fleet brake holds back what is not urgent")]
-    Fleet,
+    FleetBrake,
     /// The policies, or a limit without room.
     #[error("a policy or a limit denies the eviction")]
-    Spared,
+    Denied,
 }
 
 impl PolicyEvaluator {
     /// What holds a pod back at this moment, if anything does. A caller asks this before it acts on a decision that may
     /// be out of date. For a pod that this evaluator does not have the answer covers only what holds for all.
-    pub fn held_back(&self, uid: &str) -> Option<HeldBack> {
+    pub fn block_reason(&self, uid: &str) -> Option<BlockReason> {
         let now = monotonic_ns();
         if self.limiter.is_paused() {
-            return Some(HeldBack::Paused);
+            return Some(BlockReason::Paused);
         }
         if self.limiter.awaits_policies(now) {
-            return Some(HeldBack::PoliciesUnknown);
+            return Some(BlockReason::PoliciesUnknown);
         }
         if !self.limiter.fleet_allows_paced(now) {
-            return Some(HeldBack::Fleet);
+            return Some(BlockReason::FleetBrake);
         }
         let state = self.state();
         let pod = &state.pods.get(uid)?.pod;
         let may_go = self
             .limiter
             .allows(&**pod, now, EvictionKind::Urgent, LastResort::None);
-        (!may_go).then_some(HeldBack::Spared)
+        (!may_go).then_some(BlockReason::Denied)
     }
 
     /// Explains every pod.

@@ -26,7 +26,7 @@ pub type GateKey = (String, String);
 #[derive(Clone, Debug, Default)]
 pub struct GateState {
     /// Time at which the gate's last question was due, in nanoseconds of CLOCK_MONOTONIC.
-    pub asked: u64,
+    pub requested_at: u64,
     /// Whether its last question has no answer yet.
     pub pending: bool,
     /// The last usable answer, and when it was asked for.

@@ -35,7 +35,7 @@ mod quotas;
 mod restore;
 mod worker;
 
-pub use explain::{Explanation, GateView, HeldBack, RuleView};
+pub use explain::{BlockReason, Explanation, GateView, RuleView};
 pub use gate_state::GateState;
 pub use worker::{THREAD, Worker};
 

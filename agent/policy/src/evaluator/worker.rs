@@ -41,7 +41,7 @@ struct ProbeTask {
     key: GateKey,
     /// Time at which the question was due, in nanoseconds of CLOCK_MONOTONIC. It tells the question from one of another
     /// version of the gate.
-    asked: u64,
+    requested_at: u64,
     gate: Gate,
     namespace: String,
     variables: [(&'static str, cel::Value); 2],
@@ -152,7 +152,8 @@ impl PolicyEvaluator {
             for (applied, gate) in held.matched.gates() {
                 let key: GateKey = (applied.policy.name.clone(), gate.name.clone());
                 let known = held.answers.get(&key);
-                let due = known.map_or(now, |k| k.asked.saturating_add(nanos(gate.interval)));
+                let due =
+                    known.map_or(now, |k| k.requested_at.saturating_add(nanos(gate.interval)));
                 if known.is_some_and(|k| k.pending) {
                     continue;
                 }
@@ -176,7 +177,7 @@ impl PolicyEvaluator {
                 questions.push(ProbeTask {
                     uid: uid.clone(),
                     key: key.clone(),
-                    asked: now,
+                    requested_at: now,
                     gate: gate.clone(),
                     namespace: held.pod.pod().namespace.clone(),
                     variables: [("pod", pod), ("answers", answers)],
@@ -187,7 +188,7 @@ impl PolicyEvaluator {
                         .any(|g| g.needs().contains(&gate.name.as_str())),
                 });
                 let known = held.answers.entry(key).or_default();
-                (known.asked, known.pending) = (now, true);
+                (known.requested_at, known.pending) = (now, true);
             }
         }
         (questions, Duration::from_nanos(next))
@@ -273,7 +274,7 @@ impl PolicyEvaluator {
         };
         // The rule or the gate may have changed meanwhile.
         let known = held.answers.get_mut(&question.key);
-        let Some(known) = known.filter(|known| known.asked == question.asked) else {
+        let Some(known) = known.filter(|known| known.requested_at == question.requested_at) else {
             return;
         };
         known.pending = false;

@@ -486,7 +486,7 @@ fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
-        asked: pod.given.asked,
+        asked: pod.given.requested,
         usage_given: pod.given.usage(),
         working_set_given: pod.given.working_set(),
         high: pod.high,

@@ -66,7 +66,7 @@ impl Agent {
                 self.manager.send(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
-                    available: evicted.available,
+                    available: evicted.kubelet_available,
                     outcome: evicted.outcome,
                 });
                 self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.outcome);

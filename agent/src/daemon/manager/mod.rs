@@ -204,7 +204,10 @@ fn start_cri(
         CriEvent::Reclaimed(removed) => {
             commands.send(Command::NodeReclaimDone(removed));
         }
-        CriEvent::Layers { layers, asked } => scanner.set_layers(layers, asked),
+        CriEvent::Layers {
+            layers,
+            requested_at,
+        } => scanner.set_layers(layers, requested_at),
         CriEvent::Disks(theirs) => disks.compare(theirs),
     }))
 }

@@ -36,9 +36,12 @@ impl OomKills {
     pub fn new(scopes: &[Scope], entries: &[Arc<PodEntry>]) -> Self {
         let mut attributor = attributor(scopes);
         attributor.set_pods(entries);
+        let mut unattributed = UnattributedKills::default();
+        // What the OOM killer does from now on is counted.
+        unattributed.note_count(kills_of_machine().unwrap_or(0));
         Self {
             attributor,
-            unattributed: UnattributedKills::default(),
+            unattributed,
         }
     }
 }

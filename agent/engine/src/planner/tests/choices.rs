@@ -187,7 +187,7 @@ fn a_choice_that_is_cancelled_counts_for_no_pace() {
             false => &[],
         };
         assert_eq!(chosen(&plan.evictions), next);
-        assert_eq!(node.planner.is_pressed(&reclaims), is_short_still);
+        assert_eq!(node.planner.is_under_pressure(&reclaims), is_short_still);
     }
 }
 
@@ -248,6 +248,49 @@ fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
         assert!(plan.stuck.is_empty() && plan.evictions.is_empty());
     }
     assert_eq!(node.look(stuck_at * SECOND).stuck, ["files"]);
+}
+
+/// The fast path has killed it while it was asked for, and it has ended: the answer changes nothing. One that has ended by
+/// itself has no time beyond that.
+#[test]
+fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
+    for is_killed in [true, false] {
+        let mut node = Node::new(vec![soft(DISK, 1000)], false);
+        node.planner.settings.has_api_server = true;
+        node.pod("files", [500, 0, 1]);
+        node.see(DISK, 900);
+        node.look(SECOND);
+        let plan = node.look(3 * SECOND);
+        assert_eq!(chosen(&plan.evictions), [("files", DISK)]);
+        node.planner.set_soft_request_under_way(true);
+        if is_killed {
+            let dip = Snapshot {
+                observations: &node.observations,
+                pods: &node.pods,
+                usages: &node.usages,
+                bounds: node.bounds,
+            };
+            let memory = Signal::MemoryAvailable;
+            let outcome = KillOutcome::Killed;
+            (node.planner).note_fastpath_eviction(4 * SECOND, dip, "files", memory, outcome);
+        }
+        node.pods.clear();
+        node.look(5 * SECOND);
+        let gone = plan.evictions.first().filter(|_| !is_killed);
+        let gone = gone.map(|gone| (gone, Departure::GoneBefore));
+        let seen = Snapshot {
+            observations: &node.observations,
+            pods: &node.pods,
+            usages: &node.usages,
+            bounds: node.bounds,
+        };
+        node.planner
+            .soft_eviction_finished(9 * SECOND, seen, "files", gone);
+        let pending = &node.planner.pending;
+        assert_eq!(pending.is_of_kill("files"), is_killed);
+        let awaited = |second: i64| pending.awaits_cleanup(second * SECOND, true);
+        assert!(awaited(20) && !awaited(60), "{is_killed}");
+    }
 }
 
 /// A budget protects the pod that was chosen, and what goes instead brings less than is missing: the next one waits for ten
@@ -342,7 +385,26 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
     assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
     node.planner.cancel_eviction("asked");
     node.bounds.left_of_node_rate = 0;
-    assert_eq!(chosen(&node.look(30 * SECOND).evictions), [("asked", DISK)]);
+    // The rate does not count it before the API server has agreed.
+    assert_eq!(chosen(&node.look(30 * SECOND).evictions), []);
+    node.planner.pending.note_answer("asked");
+    assert_eq!(chosen(&node.look(31 * SECOND).evictions), [("asked", DISK)]);
+}
+
+/// A soft threshold and a hard one choose the same pod at one look, and the hard choice comes to nothing: it was never asked.
+#[test]
+fn a_request_that_was_never_sent_is_none() {
+    let mut node = Node::new(vec![soft(DISK, 2000), hard(INODES, 1000)], false);
+    node.pod("both", [900, 500, 1]);
+    node.see(DISK, 1900);
+    node.see(INODES, 5000);
+    node.look(SECOND);
+    node.see(INODES, 900);
+    let plan = node.look(3 * SECOND);
+    assert_eq!(chosen(&plan.evictions), [("both", INODES)]);
+    assert!(!node.planner.pending.is_requested("both"));
+    node.planner.cancel_eviction("both");
+    assert!(!node.planner.pending.is_requested("both"));
 }
 
 #[test]
@@ -403,6 +465,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
             );
         } else {
             assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
+            node.planner.pending.note_answer("asked");
         }
         limiter.set_node_quota(1);
         limiter.charge_request(&permitted[0], asked_at.unsigned_abs());
@@ -643,7 +706,7 @@ fn a_late_answer_begins_no_grace_period_anew() {
             }
             let evicts = !node.look(second * SECOND).evictions.is_empty();
             assert_eq!(
-                node.planner.is_pressed(&threshold),
+                node.planner.is_under_pressure(&threshold),
                 !(7..9).contains(second) || due_at == 11
             );
             evicts
@@ -668,7 +731,7 @@ fn a_stall_before_a_late_answer_begins_no_grace_period_anew() {
             false => node.observations = Observations::default(),
         }
         let evicts = !node.look(second * SECOND).evictions.is_empty();
-        assert!(node.planner.is_pressed(&threshold), "{second}");
+        assert!(node.planner.is_under_pressure(&threshold), "{second}");
         evicts
     });
     assert_eq!(due, Some((31, true)));
