@@ -224,10 +224,10 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
-    /// Notes that a pod was evicted for this signal: from now on a threshold that is met stays so until its minimum reclaim is
-    /// available. For what the memory guard alone has found short the kubelet asks for none.
-    pub fn note_own_eviction(&mut self) {
-        self.has_own_eviction |= self.is_met();
+    /// Notes that a pod was evicted for this signal: where the threshold was met, it stays so from now on until its minimum
+    /// reclaim is available. For what the memory guard alone has found short the kubelet asks for none.
+    pub fn note_own_eviction(&mut self, is_met: bool) {
+        self.has_own_eviction |= is_met;
     }
 
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.

@@ -447,7 +447,8 @@ impl Planner {
     /// gets.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
         self.note_eviction_for(now, signal.resource());
-        self.paces.of_mut(signal, is_hard).pace.note_own_eviction();
+        let known = self.paces.of_mut(signal, is_hard);
+        known.pace.note_own_eviction(true);
     }
 
     /// A pod goes for a resource, here, by the kubelet, or before the agent was started, at `at` in nanoseconds of the

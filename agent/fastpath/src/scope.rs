@@ -86,7 +86,7 @@ pub(super) struct SampleContext<'a> {
     pub fastest_growth: u64,
 }
 
-/// A scope that is watched: what was sampled, whether it is pressed, and what was set in the kernel for it.
+/// A scope that is watched: what was sampled, whether it is under pressure, and what was set in the kernel for it.
 pub(super) struct WatchedScope {
     pub scope: Scope,
     index: usize,

@@ -826,7 +826,7 @@ fn a_dip_is_over_where_the_threshold_is() {
     assert!(under_pressure(&mut watch, -10));
     assert!(!under_pressure(&mut watch, 20));
     assert!(under_pressure(&mut watch, -10));
-    watch.scopes[0].pace.note_own_eviction();
+    watch.scopes[0].pace.note_own_eviction(true);
     assert!(under_pressure(&mut watch, 20), "a pod went for it");
     assert!(!under_pressure(&mut watch, 50));
 }

@@ -584,7 +584,8 @@ impl Pods for SimulatedPods<'_, '_> {
             is_reported: false,
         });
         let usage = world.usage(pod).unwrap_or(0);
-        evictd.pace.note_own_eviction();
+        let is_met = evictd.pace.is_met();
+        evictd.pace.note_own_eviction(is_met);
         match evictd.history.still_since(pod, usage) {
             Some(since) => evictd.pace.evicted_without_growth(now, held, since),
             None => evictd.pace.evicted_holding(now, held),

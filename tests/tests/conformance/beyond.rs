@@ -267,6 +267,24 @@ fn a_pod_with_two_records_has_one_recreation() {
     assert_eq!(step(&mut planner, 2, &came).recreations.len(), 1);
 }
 
+/// A budget protects a pod that is chosen again and again: recreations of an hour ago count no more.
+// R17, R29
+#[test]
+fn choices_that_come_to_nothing_keep_no_recreations() {
+    let mut planner = planner(Mode::Evictd, one_gib());
+    let short = |second, pod: &str| Node::with_memory(900, second).pod(pod, 300).that(owned);
+    let calm = |second, pod: &str| Node::with_memory(4000, second).pod(pod, 1).that(owned);
+    assert_eq!(evicted(&mut planner, 0, &short(0, "a")), ["a"]);
+    assert_eq!(step(&mut planner, 10, &calm(10, "b")).recreations.len(), 1);
+    for second in (60..1260).step_by(60) {
+        assert_eq!(evicted(&mut planner, second, &short(second, "b")), ["b"]);
+        planner.cancel_eviction("b");
+    }
+    assert_eq!(evicted(&mut planner, 1300, &short(1300, "b")), ["b"]);
+    let found = step(&mut planner, 1310, &calm(1310, "c")).recreations;
+    assert_eq!((found.len(), found[0].count), (1, 1));
+}
+
 /// Chosen by the manager, and killed by the fast path meanwhile. Another pod has taken its place before, or the manager's
 /// choice is cancelled then.
 // R17, R29

@@ -316,7 +316,7 @@ fn an_eviction_for_the_guard_alone_asks_for_no_minimum_reclaim() {
         let mut pace = Pace::default();
         pace.observe(SECOND, &seen(available));
         pace.evicted(SECOND);
-        pace.note_own_eviction();
+        pace.note_own_eviction(pace.is_met());
         pace.observe(2 * SECOND, &seen(510));
         assert_eq!(pace.is_met(), resolves, "{available}");
     }
@@ -497,7 +497,7 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
     };
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| with_reclaim(350 + ms));
     assert!(decision(&pace, now, &at).is_urgent());
-    pace.note_own_eviction();
+    pace.note_own_eviction(true);
     pace.evicted(now);
     // The threshold is satisfied again, the minimum reclaim is not.
     let (later, at) = looked(&mut pace, now + 3 * MS, 5000, |_| with_reclaim(320));
@@ -623,7 +623,7 @@ fn a_minimum_reclaim_that_no_pod_can_end_takes_one() {
         ..seen(mib_used, 0)
     };
     pace.observe(SECOND, &at(450));
-    pace.note_own_eviction();
+    pace.note_own_eviction(true);
     pace.evicted(SECOND);
     let (now, seen) = (12 * SECOND, at(390));
     pace.observe(now, &seen);

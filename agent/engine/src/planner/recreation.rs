@@ -70,19 +70,17 @@ struct KnownBefore {
 /// The evicted pods of one owner, and how often others have taken their places.
 #[derive(Clone, Debug, Default)]
 struct Evicted {
-    /// Time of the last eviction or recreation.
+    /// Time of the last recreation.
     last: i64,
     recreations: u32,
     /// Those of the last [`WINDOW`], by their UIDs.
     pods: HashMap<String, EvictedPod>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct EvictedPod {
-    at: i64,
-    condition: NodeCondition,
-    /// Number of decisions that chose it and stand: one may be asked to end, and be killed then.
-    choices: u32,
+    /// When and under which condition it was chosen, by the decisions that stand: one may be asked to end, and be killed then.
+    choices: Vec<(i64, NodeCondition)>,
     /// Whether another pod has taken its place: further ones of the owner come by themselves.
     is_replaced: bool,
 }
@@ -91,47 +89,43 @@ impl Evicted {
     /// Takes note of an eviction; a pod counts once.
     fn remember(&mut self, at: i64, uid: &str, condition: NodeCondition) {
         self.expire(at);
-        let evicted = EvictedPod {
-            at,
-            condition,
-            choices: 0,
-            is_replaced: false,
-        };
-        let pod = self.pods.entry(uid.to_owned()).or_insert(evicted);
-        (pod.at, pod.condition) = (at, condition);
-        pod.choices = pod.choices.saturating_add(1);
-        self.last = at;
+        let pod = self.pods.entry(uid.to_owned()).or_default();
+        pod.choices.push((at, condition));
     }
 
-    /// The pod of `uid` was not evicted by one of the decisions that chose it.
+    /// The pod of `uid` was not evicted by the last of the decisions that chose it.
     fn forget(&mut self, uid: &str) {
         if let Some(pod) = self.pods.get_mut(uid) {
-            pod.choices = pod.choices.saturating_sub(1);
+            pod.choices.pop();
         }
-        self.pods.retain(|_, pod| pod.choices > 0);
+        self.pods.retain(|_, pod| !pod.choices.is_empty());
     }
 
     /// Another pod has come at `now`, which was first seen at `first`: the condition of the one whose place it has taken.
     fn replace(&mut self, now: i64, first: i64) -> Option<NodeCondition> {
-        let pods = self.pods.values_mut();
-        let waiting = pods.filter(|pod| !pod.is_replaced && pod.at <= first);
-        let replaced = waiting.min_by_key(|pod| pod.at)?;
+        let pods = self.pods.values_mut().filter(|pod| !pod.is_replaced);
+        let waiting = pods.filter_map(|pod| Some((*pod.choices.last()?, pod)));
+        let waiting = waiting.filter(|((at, _), _)| *at <= first);
+        let ((_, condition), replaced) = waiting.min_by_key(|((at, _), _)| *at)?;
         replaced.is_replaced = true;
         self.last = now;
         self.recreations = self.recreations.saturating_add(1);
-        Some(replaced.condition)
+        Some(condition)
     }
 
     /// Forgets what is too long ago.
     fn expire(&mut self, now: i64) {
-        self.pods.retain(|_, pod| !has_passed(WINDOW, pod.at, now));
+        for pod in self.pods.values_mut() {
+            pod.choices.retain(|(at, _)| !has_passed(WINDOW, *at, now));
+        }
+        self.pods.retain(|_, pod| !pod.choices.is_empty());
         if self.is_over(now) {
             self.recreations = 0;
         }
     }
 
     fn is_over(&self, now: i64) -> bool {
-        has_passed(WINDOW, self.last, now) || self.pods.is_empty() && self.recreations == 0
+        self.pods.is_empty() && (self.recreations == 0 || has_passed(WINDOW, self.last, now))
     }
 }
 

@@ -231,7 +231,15 @@ impl Planner {
                 pace.note_refusal(unsigned_ns(now));
             }
         } else {
-            self.note_eviction(now, signal, true);
+            // By the kubelet's count, at the dip: no look of the planner's may have seen it.
+            let is_met = self
+                .pressure
+                .thresholds()
+                .any(|t| t.signal == signal && t.is_hard() && t.is_met(dip.observations, false));
+            match is_met {
+                true => self.note_eviction(now, signal, true),
+                false => self.note_eviction_for(now, signal.resource()),
+            }
             let condition = signal.node_condition();
             // What the pods' cgroup has is not observed where its threshold is cut.
             self.pressure.note_condition(condition, now);

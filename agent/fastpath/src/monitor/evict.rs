@@ -313,7 +313,7 @@ impl MemoryMonitor {
             terminating,
             usage,
         ));
-        self.note_in_paces(index, &kill);
+        self.note_in_paces(index, &kill, why.killed.is_some());
         Some(Attempt::Signalled(gives))
     }
 
@@ -359,15 +359,16 @@ impl MemoryMonitor {
         }
     }
 
-    /// A victim gives to every scope that counts it.
-    fn note_in_paces(&mut self, chosen_for: usize, kill: &Kill) {
+    /// A victim gives to every scope that counts it. The kernel's program kills below a threshold that no look may have seen met.
+    fn note_in_paces(&mut self, chosen_for: usize, kill: &Kill, by_kernel: bool) {
         let at = kill.signalled;
         for (index, watched) in self.scopes.iter_mut().enumerate() {
             if !watched.scope.holds(&kill.pod) {
                 continue;
             }
             if index == chosen_for {
-                watched.pace.note_own_eviction();
+                let is_met = by_kernel || watched.pace.is_met();
+                watched.pace.note_own_eviction(is_met);
             }
             let VictimUsage {
                 reading,

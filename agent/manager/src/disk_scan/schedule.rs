@@ -63,7 +63,7 @@ pub(super) struct Schedule {
     /// Period in which a hard one is: its evictions wait for walks that began in it.
     under_hard_pressure: Option<MetByTurns>,
     /// Start of the period that goes on now.
-    pressed_since: Option<u64>,
+    under_pressure_since: Option<u64>,
     rest: u32,
     has_begun: bool,
 }
@@ -90,7 +90,7 @@ impl Schedule {
                 });
             }
         }
-        self.pressed_since = match pressure {
+        self.under_pressure_since = match pressure {
             DiskPressure::None => None,
             DiskPressure::Soft => Some(MetByTurns::note(&mut self.under_pressure, now)),
             DiskPressure::Hard => {
@@ -98,7 +98,7 @@ impl Schedule {
                 Some(MetByTurns::note(&mut self.under_hard_pressure, now))
             }
         };
-        self.rest = match self.pressed_since {
+        self.rest = match self.under_pressure_since {
             None => REST,
             // Not for ever, should a walk not come to its end.
             Some(since)
@@ -169,7 +169,7 @@ impl Schedule {
     }
 
     fn due(&self, known: &Known, began: u64) -> u64 {
-        let period = match self.pressed_since {
+        let period = match self.under_pressure_since {
             None => PERIOD,
             Some(since) if began < since => PRESSED_PERIOD,
             Some(_) => {

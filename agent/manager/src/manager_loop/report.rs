@@ -10,7 +10,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{ManagerEvent, ManagerEventQueue, SharedStatus, SignalSources, Status, ThresholdMet};
 
-/// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
+/// What is under pressure may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
 const REPORT_AGAIN_NS: u64 = SECOND;
 
 /// Tells the rest of the agent what the loop sees and does.

@@ -250,6 +250,36 @@ fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
     assert_eq!(node.look(stuck_at * SECOND).stuck, ["files"]);
 }
 
+/// The fast path has killed a pod at a dip that no look has seen: the minimum reclaim counts, unless the kubelet's count was
+/// above the threshold.
+// R11
+#[test]
+fn a_dip_between_two_looks_brings_the_minimum_reclaim_into_force() {
+    let memory = Signal::MemoryAvailable;
+    for (lowest, counts) in [(900, true), (1100, false)] {
+        let reclaims = Threshold {
+            min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(500))),
+            ..hard(memory, 1000)
+        };
+        let mut node = Node::new(vec![reclaims.clone()], false);
+        node.pod("hog", [0, 0, 1]);
+        node.see(memory, 5000);
+        node.look(SECOND);
+        node.see(memory, lowest);
+        let dip = Snapshot {
+            observations: &node.observations,
+            pods: &node.pods,
+            usages: &node.usages,
+            bounds: node.bounds,
+        };
+        let outcome = KillOutcome::Killed;
+        (node.planner).note_fastpath_eviction(2 * SECOND, dip, "hog", memory, outcome);
+        node.see(memory, 1200);
+        node.look(3 * SECOND);
+        assert_eq!(node.planner.is_under_pressure(&reclaims), counts);
+    }
+}
+
 /// The fast path has killed it while it was asked for, and it has ended: the answer changes nothing. One that has ended by
 /// itself has no time beyond that.
 #[test]
@@ -424,7 +454,7 @@ fn what_is_taken_back_leaves_a_pace_as_it_was() {
     let before = pace;
     let choose = |pace: &mut Pace| {
         pace.evicted(5 * units::SECOND);
-        pace.note_own_eviction();
+        pace.note_own_eviction(true);
     };
     choose(&mut pace);
     assert_ne!(pace, before);
