@@ -828,21 +828,16 @@ mod tests {
         assert_eq!(most(Mode::Kubelet, 1, room(1)), 0);
     }
 
-    /// Policies deny all pods: that is why none goes, and not that they hold too little.
-    #[test]
-    fn pods_that_are_denied_are_not_in_vain() {
-        let mut listed = Listed {
-            spared: 2,
-            ..Listed::new(&[(0, 100), (0, 200)])
-        };
+    /// So many MiB are missing, and one pod has gone for them: another one may go at the kubelet's pace.
+    fn another_at_pace(missing: u64) -> Round {
         let mut pace = Pace::default();
         let shortage = Shortage {
-            threshold: 250 * MIB,
+            threshold: missing * MIB,
             ..Shortage::default()
         };
         pace.observe(SECOND, &shortage);
         pace.evicted(SECOND);
-        let round = Round {
+        Round {
             urgency: Urgency::Paced { only_cache: false },
             pace_inputs: PaceInputs {
                 pace,
@@ -850,8 +845,18 @@ mod tests {
                 ..PaceInputs::default()
             },
             most: 1,
+        }
+    }
+
+    /// Policies deny all pods: that is why none goes, and not that they hold too little.
+    #[test]
+    fn pods_that_are_denied_are_not_in_vain() {
+        let mut listed = Listed {
+            spared: 2,
+            ..Listed::new(&[(0, 100), (0, 200)])
         };
-        assert_eq!(round.run(&mut listed), Outcome::NoCandidates);
+        let outcome = another_at_pace(250).run(&mut listed);
+        assert_eq!(outcome, Outcome::NoCandidates);
     }
 
     /// The counters of two pods show 400 MiB, 100 of which are page cache that is available already.
@@ -864,23 +869,7 @@ mod tests {
             };
             let counters = listed.candidates.iter_mut();
             counters.for_each(|candidate| candidate.usage += 50 * MIB);
-            let mut pace = Pace::default();
-            let shortage = Shortage {
-                threshold: missing * MIB,
-                ..Shortage::default()
-            };
-            pace.observe(SECOND, &shortage);
-            pace.evicted(SECOND);
-            let round = Round {
-                urgency: Urgency::Paced { only_cache: false },
-                pace_inputs: PaceInputs {
-                    pace,
-                    shortage,
-                    ..PaceInputs::default()
-                },
-                most: 1,
-            };
-            (round.run(&mut listed), listed.chosen)
+            (another_at_pace(missing).run(&mut listed), listed.chosen)
         };
         assert_eq!(evicts(401), (Outcome::InVain, vec![]));
         assert_eq!(evicts(301), (Outcome::InVain, vec![]));

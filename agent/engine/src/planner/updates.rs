@@ -115,11 +115,6 @@ impl Planner {
         self.is_soft_request_under_way = is_under_way;
     }
 
-    /// Whether the API server is asked whether a pod may go.
-    pub(super) fn awaits_answer(&self) -> bool {
-        self.is_soft_request_under_way && self.settings.has_api_server
-    }
-
     /// Takes the outcome of a soft eviction: `gone` is the pod that goes in the end, if one does, and how.
     pub fn soft_eviction_finished(
         &mut self,
@@ -128,10 +123,10 @@ impl Planner {
         chosen_uid: &str,
         gone: Option<(&EvictionDecision, Departure)>,
     ) {
-        let awaited_answer = self.awaits_answer();
         self.is_soft_request_under_way = false;
+        let has_api_server = self.settings.has_api_server;
         // The pod was chosen before it was asked for: to ask may take a minute, and the pace goes by the answer.
-        if awaited_answer
+        if has_api_server
             && let Some((gone, _)) = gone
             && let Cause::Pressure(signal) = gone.cause
             && !self.pending.is_of_kill(&gone.uid)
@@ -146,7 +141,7 @@ impl Planner {
                 self.recreations.forget(chosen_uid);
             }
             let pod = node.pods.iter().find(|pod| pod.uid == gone.uid);
-            if awaited_answer && !self.pending.is_of_kill(chosen_uid) {
+            if has_api_server && !self.pending.is_of_kill(chosen_uid) {
                 let grace = pod.map_or(0, |pod| gone.grace_to_ask(pod));
                 let grace = grace.saturating_mul(signed(SECOND));
                 self.pending.begin_grace(chosen_uid, now, grace);
@@ -164,20 +159,14 @@ impl Planner {
         let Some(gone) = gone.filter(|gone| !self.pending.is_of_kill(&gone.uid)) else {
             return;
         };
-        let uid = &gone.uid;
-        let gone = std::slice::from_ref(gone);
-        self.pending.remember(now, node, &self.settings, gone);
-        self.pending.note_answer(uid);
+        let decisions = std::slice::from_ref(gone);
+        self.pending.remember(now, node, &self.settings, decisions);
+        self.pending.note_answer(&gone.uid);
         if departure != Some(Departure::GoneBefore)
-            && let [
-                EvictionDecision {
-                    cause: Cause::Pressure(signal),
-                    ..
-                },
-            ] = gone
+            && let Cause::Pressure(signal) = gone.cause
         {
             self.recreations
-                .remember(now, node, gone, signal.node_condition());
+                .remember(now, node, decisions, signal.node_condition());
         }
     }
 

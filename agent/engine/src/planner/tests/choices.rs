@@ -66,14 +66,20 @@ impl Node {
         self.observations.set(signal, seen);
     }
 
-    fn look(&mut self, now: i64) -> Plan {
+    /// The planner, and what it sees of the node.
+    fn parts(&mut self) -> (&mut Planner, Snapshot<'_>) {
         let node = Snapshot {
             observations: &self.observations,
             pods: &self.pods,
             usages: &self.usages,
             bounds: self.bounds,
         };
-        self.planner.plan(now, node)
+        (&mut self.planner, node)
+    }
+
+    fn look(&mut self, now: i64) -> Plan {
+        let (planner, node) = self.parts();
+        planner.plan(now, node)
     }
 
     /// Goes on where an agent has ended that has chosen this pod at the moment of its last eviction.
@@ -87,13 +93,8 @@ impl Node {
     }
 
     fn after_reclaim(&mut self, now: i64, plan: &Plan) -> Vec<EvictionDecision> {
-        let node = Snapshot {
-            observations: &self.observations,
-            pods: &self.pods,
-            usages: &self.usages,
-            bounds: self.bounds,
-        };
-        self.planner.after_reclaim(now, plan, node, node)
+        let (planner, node) = self.parts();
+        planner.after_reclaim(now, plan, node, node)
     }
 }
 
@@ -200,14 +201,8 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
     node.look(SECOND);
     let at = 3 * SECOND;
     assert_eq!(chosen(&node.look(at).evictions), [("files", DISK)]);
-    let snapshot = Snapshot {
-        observations: &node.observations,
-        pods: &node.pods,
-        usages: &node.usages,
-        bounds: node.bounds,
-    };
-    node.planner
-        .soft_eviction_finished(at, snapshot, "files", None);
+    let (planner, snapshot) = node.parts();
+    planner.soft_eviction_finished(at, snapshot, "files", None);
     let (paces, mode) = (&node.planner.paces, Mode::Evictd);
     assert!(!paces.resolves(&soft(DISK, 1000), mode, at));
     assert!(node.look(at + SECOND).evictions.is_empty());
@@ -231,15 +226,9 @@ fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
         let plan = node.look(second * SECOND);
         assert!(plan.stuck.is_empty() && plan.evictions.is_empty());
     }
-    let snapshot = Snapshot {
-        observations: &node.observations,
-        pods: &node.pods,
-        usages: &node.usages,
-        bounds: node.bounds,
-    };
+    let (planner, snapshot) = node.parts();
     let gone = (&plan.evictions[0], Departure::Requested);
-    node.planner
-        .soft_eviction_finished(33 * SECOND, snapshot, "files", Some(gone));
+    planner.soft_eviction_finished(33 * SECOND, snapshot, "files", Some(gone));
     let grace = plan.evictions[0].grace_to_ask(&node.pods[0]);
     assert_eq!(grace, 5);
     let stuck_at = 33 + grace + 10;
@@ -266,14 +255,9 @@ fn a_dip_between_two_looks_brings_the_minimum_reclaim_into_force() {
         node.see(memory, 5000);
         node.look(SECOND);
         node.see(memory, lowest);
-        let dip = Snapshot {
-            observations: &node.observations,
-            pods: &node.pods,
-            usages: &node.usages,
-            bounds: node.bounds,
-        };
+        let (planner, dip) = node.parts();
         let outcome = KillOutcome::Killed;
-        (node.planner).note_fastpath_eviction(2 * SECOND, dip, "hog", memory, outcome);
+        planner.note_fastpath_eviction(2 * SECOND, dip, "hog", memory, outcome);
         node.see(memory, 1200);
         node.look(3 * SECOND);
         assert_eq!(node.planner.is_under_pressure(&reclaims), counts);
@@ -294,28 +278,17 @@ fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
         assert_eq!(chosen(&plan.evictions), [("files", DISK)]);
         node.planner.set_soft_request_under_way(true);
         if is_killed {
-            let dip = Snapshot {
-                observations: &node.observations,
-                pods: &node.pods,
-                usages: &node.usages,
-                bounds: node.bounds,
-            };
+            let (planner, dip) = node.parts();
             let memory = Signal::MemoryAvailable;
             let outcome = KillOutcome::Killed;
-            (node.planner).note_fastpath_eviction(4 * SECOND, dip, "files", memory, outcome);
+            planner.note_fastpath_eviction(4 * SECOND, dip, "files", memory, outcome);
         }
         node.pods.clear();
         node.look(5 * SECOND);
         let gone = plan.evictions.first().filter(|_| !is_killed);
         let gone = gone.map(|gone| (gone, Departure::GoneBefore));
-        let seen = Snapshot {
-            observations: &node.observations,
-            pods: &node.pods,
-            usages: &node.usages,
-            bounds: node.bounds,
-        };
-        node.planner
-            .soft_eviction_finished(9 * SECOND, seen, "files", gone);
+        let (planner, seen) = node.parts();
+        planner.soft_eviction_finished(9 * SECOND, seen, "files", gone);
         let pending = &node.planner.pending;
         assert_eq!(pending.is_of_kill("files"), is_killed);
         let awaited = |second: i64| pending.awaits_cleanup(second * SECOND, true);
@@ -340,20 +313,14 @@ fn the_pace_begins_with_the_answer_for_another_pod_too() {
     for second in 4..33 {
         node.look(second * SECOND);
     }
-    let snapshot = Snapshot {
-        observations: &node.observations,
-        pods: &node.pods,
-        usages: &node.usages,
-        bounds: node.bounds,
-    };
+    let (planner, snapshot) = node.parts();
     let other = EvictionDecision {
         uid: "other".into(),
         name: "other".into(),
         ..plan.evictions[0].clone()
     };
     let gone = Some((&other, Departure::Requested));
-    node.planner
-        .soft_eviction_finished(33 * SECOND, snapshot, "chosen", gone);
+    planner.soft_eviction_finished(33 * SECOND, snapshot, "chosen", gone);
     let next = (34..60).find(|second| !node.look(second * SECOND).evictions.is_empty());
     assert_eq!(next, Some(43));
 }
@@ -383,15 +350,9 @@ fn a_pod_for_which_sigkill_is_refused_is_chosen_again_after_a_minute() {
     let mut node = Node::new(vec![hard(DISK, 1000)], false);
     node.pod("files", [500, 0, 1]);
     node.see(DISK, 900);
-    let dip = Snapshot {
-        observations: &node.observations,
-        pods: &node.pods,
-        usages: &node.usages,
-        bounds: node.bounds,
-    };
+    let (planner, dip) = node.parts();
     let signal = Signal::MemoryAvailable;
-    node.planner
-        .note_fastpath_eviction(SECOND, dip, "files", signal, refused);
+    planner.note_fastpath_eviction(SECOND, dip, "files", signal, refused);
     assert!(
         node.planner
             .paces
@@ -704,14 +665,8 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
         node.pod("theirs", [bytes, 0, 1]);
         node.pod("next", [500, 0, 1]);
         node.see(DISK, 900);
-        let seen = Snapshot {
-            observations: &node.observations,
-            pods: &node.pods,
-            usages: &node.usages,
-            bounds: node.bounds,
-        };
-        node.planner
-            .note_kubelet_eviction(5 * SECOND, seen, "theirs", resource);
+        let (planner, seen) = node.parts();
+        planner.note_kubelet_eviction(5 * SECOND, seen, "theirs", resource);
         node.pods.remove(0);
         let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
         assert_eq!((6..60).find(goes), Some(next_at), "{bytes} {resource:?}");
@@ -1149,13 +1104,8 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
         match restored {
             Some(victim) => node.restore(0, victim),
             None => {
-                let seen = Snapshot {
-                    observations: &node.observations,
-                    pods: &node.pods,
-                    usages: &node.usages,
-                    bounds: node.bounds,
-                };
-                node.planner.note_fastpath_kill(0, seen, "victim");
+                let (planner, seen) = node.parts();
+                planner.note_fastpath_kill(0, seen, "victim");
             }
         }
         let stuck = node.look(11 * SECOND).stuck;
@@ -1251,14 +1201,8 @@ fn a_kill_of_the_fast_path_makes_the_condition_true_without_an_observation() {
     ] {
         let mut node = Node::new(vec![hard(signal, 1000)], false);
         node.pod("hog", [0, 0, 1]);
-        let dip = Snapshot {
-            observations: &node.observations,
-            pods: &node.pods,
-            usages: &node.usages,
-            bounds: node.bounds,
-        };
-        node.planner
-            .note_fastpath_eviction(SECOND, dip, "hog", signal, outcome);
+        let (planner, dip) = node.parts();
+        planner.note_fastpath_eviction(SECOND, dip, "hog", signal, outcome);
         assert_eq!(node.look(2 * SECOND).conditions, conditions, "{outcome:?}");
         assert!(node.look(302 * SECOND).conditions.is_empty());
     }
