@@ -456,8 +456,10 @@ impl Accounting {
             _ => 0,
         };
         let on_scale = machine.map(|machine| machine.as_signal_amount(threshold));
+        let available = on_scale.map_or(counted, |left| left.min(counted));
         Shortage {
-            available: on_scale.map_or(counted, |left| left.min(counted)),
+            available,
+            beyond_guard: counted - available,
             threshold,
             resolved,
             used,

@@ -119,6 +119,9 @@ pub struct Pace {
     /// Time since which the kubelet would find the threshold met, at every look, in nanoseconds; `None` while it is not
     /// met.
     met_since: Option<u64>,
+    /// Time of the last look at which the guard alone found it met, and not the kubelet's own count, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by_guard_at: Option<u64>,
     /// Time since which the threshold has been met by memory that the kernel cannot give back, in nanoseconds; `None`
     /// while it is not.
     #[serde(rename = "shortSince")]
@@ -155,12 +158,17 @@ impl Pace {
                 .saturating_add(self.growth.freed_late(sample));
             self.growth.observe(Sample { stat_lag, ..sample }, noise);
         }
+        let is_met_by_kubelet = seen.is_met_by_kubelet(self.is_resolving(now));
+        if !is_met_by_kubelet {
+            self.has_own_eviction = false;
+            self.by_guard_at = Some(now);
+        }
         let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
         let is_short = is_met && seen.is_short(self.unreclaimable_since.is_some());
         self.unreclaimable_since = is_short.then(|| self.unreclaimable_since.unwrap_or(now));
         if !is_met {
-            self.has_own_eviction = false;
+            self.by_guard_at = None;
             // For what the guard alone finds short, too, each further pod waits.
             if !seen.is_close(false) || !self.has_evicted_lately(now) {
                 self.evictions = 0;
@@ -173,6 +181,7 @@ impl Pace {
     pub fn exclude_gap(&mut self, late: u64, now: u64) {
         let times = [
             &mut self.met_since,
+            &mut self.by_guard_at,
             &mut self.unreclaimable_since,
             &mut self.last_eviction,
         ];
@@ -191,7 +200,9 @@ impl Pace {
     /// it. A shorter shortage ends where the threshold does.
     pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
-        self.has_own_eviction || self.met_since.is_some_and(is_seen)
+        // `None` is less than any time.
+        let by_kubelet = self.met_since.map(|_| self.met_since.max(self.by_guard_at));
+        self.has_own_eviction || by_kubelet.flatten().is_some_and(is_seen)
     }
 
     /// Whether the kubelet would find the threshold met.
@@ -224,10 +235,10 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
-    /// Notes that a pod was evicted for this signal: where the threshold was met, it stays so from now on until its minimum
-    /// reclaim is available. For what the memory guard alone has found short the kubelet asks for none.
-    pub fn note_own_eviction(&mut self, is_met: bool) {
-        self.has_own_eviction |= is_met;
+    /// Notes that a pod was evicted for this signal: where the threshold was met by the kubelet's own count, it stays so from now
+    /// on until its minimum reclaim is available. For what the memory guard alone has found short the kubelet asks for none.
+    pub fn note_own_eviction(&mut self, is_met_by_kubelet: bool) {
+        self.has_own_eviction |= is_met_by_kubelet;
     }
 
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
@@ -411,8 +422,7 @@ impl PaceInputs {
         let Some(ripe) = pace.due_at(self.profile) else {
             return Decision::Calm;
         };
-        let needed = seen.needed(pace.is_resolving(self.now));
-        let deficit = needed.saturating_sub(seen.available);
+        let deficit = seen.deficit(pace.is_resolving(self.now));
         if self.pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }
@@ -429,16 +439,20 @@ impl PaceInputs {
         }
     }
 
+    /// Amount that must be available by the kubelet's count for it to find the threshold not met: with the minimum reclaim once that
+    /// counts.
+    pub fn kubelet_needs(&self) -> u64 {
+        self.shortage.needed(self.pace.is_resolving(self.now))
+    }
+
     /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the
     /// kubelet's pace a shortage that all of them cannot end takes one pod, and no other one in vain.
     pub(crate) fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
-        let seen = &self.shortage;
         // Above the threshold it is the minimum reclaim that is not there.
-        let needed = match seen.available < seen.threshold {
-            true => seen.threshold,
-            false => seen.resolved,
+        let deficit = match self.shortage.deficit(false) {
+            0 => self.shortage.deficit(true),
+            deficit => deficit,
         };
-        let deficit = needed.saturating_sub(seen.available);
         urgency.is_urgent()
             || self.pace.evictions == 0
             || attainable.saturating_add(self.pending.amount) >= deficit

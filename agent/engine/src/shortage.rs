@@ -26,6 +26,9 @@ const AWAITED: u64 = 200 << 20;
 pub struct Shortage {
     /// Amount that is available by the kubelet's count; on the machine no more than the guard leaves.
     pub available: u64,
+    /// How much more the kubelet's count finds than `available`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub beyond_guard: u64,
     /// Threshold: it is met while less than this is available.
     pub threshold: u64,
     /// Amount that must be available for a threshold that was met to be met no longer: the minimum reclaim counts.
@@ -90,6 +93,7 @@ impl Shortage {
         self.headroom.immediate = self.headroom.immediate.saturating_add(bytes);
         if self.guard_amount > 0 && self.available >= by_guard {
             self.available = self.available.saturating_add(bytes);
+            self.beyond_guard = self.beyond_guard.saturating_sub(bytes);
         }
     }
 
@@ -101,9 +105,25 @@ impl Shortage {
         }
     }
 
-    /// Whether the kubelet finds the threshold met; `resolves`: the minimum reclaim counts.
+    /// Whether the threshold is met; `resolves`: the minimum reclaim counts.
     pub fn is_met(&self, resolves: bool) -> bool {
-        self.available < self.needed(resolves)
+        self.deficit(resolves) > 0
+    }
+
+    /// Whether the threshold is met by the kubelet's own count, whatever the guard leaves.
+    pub fn is_met_by_kubelet(&self, resolves: bool) -> bool {
+        self.counted_deficit(resolves) > 0
+    }
+
+    /// Amount that is missing for the threshold not to be met. The minimum reclaim is the kubelet's.
+    pub(crate) fn deficit(&self, resolves: bool) -> u64 {
+        let by_guard = self.threshold.saturating_sub(self.available);
+        by_guard.max(self.counted_deficit(resolves))
+    }
+
+    fn counted_deficit(&self, resolves: bool) -> u64 {
+        let counted = self.available.saturating_add(self.beyond_guard);
+        self.needed(resolves).saturating_sub(counted)
     }
 
     /// The headroom, with no more swap than there is to be swapped out.

@@ -584,7 +584,7 @@ impl Pods for SimulatedPods<'_, '_> {
             is_reported: false,
         });
         let usage = world.usage(pod).unwrap_or(0);
-        let is_met = evictd.pace.is_met();
+        let is_met = evictd.sample.shortage.is_met_by_kubelet(false);
         evictd.pace.note_own_eviction(is_met);
         match evictd.history.still_since(pod, usage) {
             Some(since) => evictd.pace.evicted_without_growth(now, held, since),

@@ -306,19 +306,32 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
 /// reclaim does not count.
 #[test]
 fn an_eviction_for_the_guard_alone_asks_for_no_minimum_reclaim() {
-    for (available, resolves) in [(450, false), (50, true)] {
+    // On the machine what is available is bounded by the guard.
+    for (available, beyond_guard, resolves) in [
+        (450, 0, false),
+        (50, 0, true),
+        (50, 900, false),
+        (50, 40, true),
+    ] {
         let seen = |available: u64| Shortage {
             available: available * MIB,
+            beyond_guard: beyond_guard * MIB,
             threshold: 100 * MIB,
             resolved: 600 * MIB,
             ..Shortage::default()
         };
         let mut pace = Pace::default();
-        pace.observe(SECOND, &seen(available));
-        pace.evicted(SECOND);
-        pace.note_own_eviction(pace.is_met());
-        pace.observe(2 * SECOND, &seen(510));
-        assert_eq!(pace.is_met(), resolves, "{available}");
+        // For longer than the kubelet needs to see it.
+        for second in 1..=12 {
+            pace.observe(second * SECOND, &seen(available));
+        }
+        pace.evicted(12 * SECOND);
+        pace.note_own_eviction(seen(available).is_met_by_kubelet(false));
+        pace.observe(13 * SECOND, &seen(510));
+        assert_eq!(pace.is_met(), resolves, "{available} {beyond_guard}");
+        // The kubelet's count is what ends it.
+        pace.observe(14 * SECOND, &seen(600 - beyond_guard.min(500)));
+        assert!(!pace.is_met(), "{available} {beyond_guard}");
     }
 }
 

@@ -53,7 +53,7 @@ impl Planner {
     }
 
     /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
-    /// a hard one: no other pod in its stead. The node's rate counts it once the API server has agreed.
+    /// a hard one: no other pod in its stead. The node's rate counts it once the API server has agreed, without one at its end.
     pub(super) fn state_for(
         &self,
         node: Snapshot<'_>,
@@ -62,7 +62,8 @@ impl Planner {
     ) -> CandidateState {
         let may_be_deleted = threshold.is_hard() || self.can_be_deleted(pod);
         let goes_again = threshold.is_hard() && self.pending.is_requested(&pod.uid);
-        let is_charged = goes_again && self.pending.is_charged(&pod.uid);
+        let is_charged =
+            goes_again && self.settings.has_api_server && self.pending.is_charged(&pod.uid);
         match self.state_at_own_limit(pod, threshold.signal.resource()) {
             _ if !may_be_deleted => CandidateState::Protected,
             _ if node.bounds.left_of_node_rate == 0 && !is_charged => CandidateState::Protected,

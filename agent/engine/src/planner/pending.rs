@@ -365,9 +365,10 @@ impl PendingVictims {
         signed(come.fold(0, u64::saturating_add))
     }
 
-    /// A pod that was chosen for a soft threshold is deleted only now: its time begins, unless it has ended by itself.
+    /// A pod that was chosen for a soft threshold is deleted only now: its time begins, unless it has ended by itself. One that is
+    /// to be killed meanwhile has it should the kernel refuse that.
     pub(super) fn begin_grace(&mut self, uid: &str, now: i64, grace: i64) {
-        if let Some(victim) = self.victims.get_mut(uid) {
+        if let Some(victim) = self.request_mut(uid) {
             let grace = if victim.is_dead { 0 } else { grace };
             victim.end = now.saturating_add(grace);
             victim.files_since = victim.end;
@@ -377,8 +378,16 @@ impl PendingVictims {
 
     /// The API server has agreed that a pod ends.
     pub(super) fn note_answer(&mut self, uid: &str) {
-        if let Some(victim) = self.victims.get_mut(uid) {
+        if let Some(victim) = self.request_mut(uid) {
             victim.awaits_answer = false;
+        }
+    }
+
+    fn request_mut(&mut self, uid: &str) -> Option<&mut PendingVictim> {
+        let victim = self.victims.get_mut(uid)?;
+        match victim.is_requested {
+            true => Some(victim),
+            false => victim.requested_before.as_deref_mut(),
         }
     }
 

@@ -101,12 +101,13 @@ impl Evicted {
         self.pods.retain(|_, pod| !pod.choices.is_empty());
     }
 
-    /// Another pod has come at `now`, which was first seen at `first`: the condition of the one whose place it has taken.
+    /// Another pod has come at `now`, which was first seen at `first`: the condition of the last one before that whose place
+    /// was not taken.
     fn replace(&mut self, now: i64, first: i64) -> Option<NodeCondition> {
         let pods = self.pods.values_mut().filter(|pod| !pod.is_replaced);
         let waiting = pods.filter_map(|pod| Some((*pod.choices.last()?, pod)));
         let waiting = waiting.filter(|((at, _), _)| *at <= first);
-        let ((_, condition), replaced) = waiting.min_by_key(|((at, _), _)| *at)?;
+        let ((_, condition), replaced) = waiting.max_by_key(|((at, _), _)| *at)?;
         replaced.is_replaced = true;
         self.last = now;
         self.recreations = self.recreations.saturating_add(1);

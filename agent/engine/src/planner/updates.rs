@@ -141,7 +141,7 @@ impl Planner {
                 self.recreations.forget(chosen_uid);
             }
             let pod = node.pods.iter().find(|pod| pod.uid == gone.uid);
-            if has_api_server && !self.pending.is_of_kill(chosen_uid) {
+            if has_api_server {
                 let grace = pod.map_or(0, |pod| gone.grace_to_ask(pod));
                 let grace = grace.saturating_mul(signed(SECOND));
                 self.pending.begin_grace(chosen_uid, now, grace);

@@ -367,8 +367,8 @@ impl MemoryMonitor {
                 continue;
             }
             if index == chosen_for {
-                let is_met = by_kernel || watched.pace.is_met();
-                watched.pace.note_own_eviction(is_met);
+                let is_met = watched.sample.shortage.is_met_by_kubelet(false);
+                watched.pace.note_own_eviction(by_kernel || is_met);
             }
             let VictimUsage {
                 reading,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use evictd_engine::{Cause, RankKey, Resource, Signal};
+use evictd_engine::{Cause, RankKey, Resource, Signal, pace::PaceInputs};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
     incident::{Incident, RankedPod},
@@ -290,7 +290,9 @@ fn kubelet(incident: &Incident) -> String {
             .to_owned();
     }
     let counted = eviction.kubelet_available.unwrap_or(eviction.available);
-    if counted >= eviction.threshold {
+    let inputs = incident.pace_inputs.as_ref();
+    let needed = inputs.map_or(0, PaceInputs::kubelet_needs);
+    if counted >= eviction.threshold.max(needed) {
         return "The kubelet would have done nothing: by its count the threshold was not met."
             .to_owned();
     }

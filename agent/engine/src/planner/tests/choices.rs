@@ -366,20 +366,52 @@ fn a_pod_for_which_sigkill_is_refused_is_chosen_again_after_a_minute() {
 /// A pod that was asked is chosen at a hard threshold and may not be killed after all: it is still asked.
 #[test]
 fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
+    for has_api_server in [true, false] {
+        let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.planner.settings.has_api_server = has_api_server;
+        node.pod("asked", [900, 0, 1]);
+        node.pod("innocent", [500, 0, 1]);
+        node.see(DISK, 1900);
+        node.look(SECOND);
+        assert_eq!(chosen(&node.look(3 * SECOND).evictions), [("asked", DISK)]);
+        node.see(DISK, 900);
+        assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
+        node.planner.cancel_eviction("asked");
+        node.bounds.left_of_node_rate = 0;
+        // The rate does not count it before the API server has agreed, or before its end.
+        assert_eq!(chosen(&node.look(30 * SECOND).evictions), []);
+        node.planner.pending.note_answer("asked");
+        let goes: &[_] = if has_api_server {
+            &[("asked", DISK)]
+        } else {
+            &[]
+        };
+        assert_eq!(chosen(&node.look(31 * SECOND).evictions), goes);
+    }
+}
+
+/// The kernel has refused to kill a pod that was being asked to end, and the API server agreed meanwhile: it has its grace period,
+/// and is stuck after that.
+#[test]
+fn a_pod_that_was_asked_and_cannot_be_killed_has_its_time() {
     let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+    node.planner.settings.has_api_server = true;
     node.pod("asked", [900, 0, 1]);
-    node.pod("innocent", [500, 0, 1]);
     node.see(DISK, 1900);
     node.look(SECOND);
-    assert_eq!(chosen(&node.look(3 * SECOND).evictions), [("asked", DISK)]);
+    let asked = node.look(3 * SECOND).evictions;
+    assert_eq!(chosen(&asked), [("asked", DISK)]);
+    node.planner.set_soft_request_under_way(true);
     node.see(DISK, 900);
     assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
-    node.planner.cancel_eviction("asked");
-    node.bounds.left_of_node_rate = 0;
-    // The rate does not count it before the API server has agreed.
-    assert_eq!(chosen(&node.look(30 * SECOND).evictions), []);
-    node.planner.pending.note_answer("asked");
-    assert_eq!(chosen(&node.look(31 * SECOND).evictions), [("asked", DISK)]);
+    node.planner.note_outcome("asked", KillOutcome::Refused(1));
+    let (planner, snapshot) = node.parts();
+    let gone = (&asked[0], Departure::Requested);
+    planner.soft_eviction_finished(16 * SECOND, snapshot, "asked", Some(gone));
+    node.see(DISK, 5000);
+    let grace = asked[0].grace_to_ask(&node.pods[0]);
+    let is_stuck = |second: &i64| !node.look(second * SECOND).stuck.is_empty();
+    assert_eq!((17..1000).find(is_stuck), Some(16 + grace + 10));
 }
 
 /// A soft threshold and a hard one choose the same pod at one look, and the hard choice comes to nothing: it was never asked.
@@ -434,6 +466,7 @@ fn what_is_taken_back_leaves_a_pace_as_it_was() {
 fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
     for is_restored in [false, true] {
         let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.planner.settings.has_api_server = true;
         node.pod("asked", [900, 0, 1]);
         node.pod("innocent", [500, 0, 1]);
         let limiter = EvictionLimiter::default();
@@ -1206,4 +1239,29 @@ fn a_kill_of_the_fast_path_makes_the_condition_true_without_an_observation() {
         assert_eq!(node.look(2 * SECOND).conditions, conditions, "{outcome:?}");
         assert!(node.look(302 * SECOND).conditions.is_empty());
     }
+}
+
+/// The place of the first pod was taken elsewhere: what comes here holds the condition that keeps the next one away.
+// R17
+#[test]
+fn a_pod_that_comes_back_holds_the_condition_of_the_last_eviction() {
+    let mut node = Node::new(vec![hard(TASKS, 1000), hard(DISK, 1000)], false);
+    let owner = crate::Owner {
+        uid: "set".into(),
+        ..crate::Owner::default()
+    };
+    for (second, name, short, calm) in [(1, "first", TASKS, DISK), (300, "second", DISK, TASKS)] {
+        node.pods.clear();
+        node.pod(name, [500, 0, 10]);
+        node.pods[0].owner = Some(owner.clone());
+        node.see(short, 900);
+        node.see(calm, 5000);
+        let plan = node.look(second * SECOND);
+        assert_eq!(chosen(&plan.evictions), [(name, short)]);
+    }
+    node.see(DISK, 5000);
+    node.pods[0].uid = "third".into();
+    let recreations = node.look(310 * SECOND).recreations;
+    let conditions: Vec<_> = recreations.iter().map(|r| r.condition).collect();
+    assert_eq!(conditions, [NodeCondition::DiskPressure]);
 }

@@ -1,5 +1,6 @@
 //! What the page says about incidents of different kinds.
 
+use evictd_engine::{pace::Pace, shortage::Shortage};
 use serde_json::{Value, from_value, json};
 
 use super::*;
@@ -131,6 +132,26 @@ fn the_kubelet_acts_at_its_own_time_and_by_its_own_order() {
     );
     let guarded = said(|i| i["eviction"]["kubeletAvailable"] = (65 * MIB).into());
     assert!(guarded.contains("would have done nothing"), "{guarded}");
+    // It evicts on until the minimum reclaim is available.
+    let reclaims = said(|i| {
+        i["eviction"]["kubeletAvailable"] = (65 * MIB).into();
+        i["eviction"]["pace"]["urgent"] = false.into();
+        let shortage = Shortage {
+            threshold: 64 * MIB,
+            resolved: 100 * MIB,
+            ..Shortage::default()
+        };
+        let mut pace = Pace::default();
+        pace.observe(0, &shortage);
+        let inputs = PaceInputs {
+            now: 20_000_000_000,
+            pace,
+            shortage,
+            ..PaceInputs::default()
+        };
+        i["judged"] = json!(inputs);
+    });
+    assert_eq!(reclaims, calm);
     let instant = said(|i| i["eviction"]["pace"]["exhaustedIn"] = 1_000_000.into());
     assert!(instant.contains("in less than 1 of 100 cases"), "{instant}");
     let other = said(|i| i["kubeletVictim"] = "default/calm".into());
