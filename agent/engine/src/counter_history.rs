@@ -4,6 +4,8 @@ use crate::units::{MS, SECOND, scaled};
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = MS;
+/// Over less than this a growth is not steady: CPUs charge in batches.
+const STEADY_NS: u64 = 100 * MS;
 /// Least age difference between `latest` and each entry of `older`, in nanoseconds.
 const OLDER_NS: u64 = SECOND;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
@@ -14,7 +16,10 @@ const STILL: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct CounterHistory {
     grew: Vec<u64>,
+    steadily: Vec<u64>,
     latest: Counters,
+    /// A tenth of a second or two before the latest, and as much before again.
+    recent: [Counters; 2],
     /// A second or two before the latest, and as much before again.
     older: [Counters; 2],
 }
@@ -24,6 +29,14 @@ pub struct CounterHistory {
 struct Counters {
     at: u64,
     bytes: Vec<u64>,
+}
+
+impl Counters {
+    /// What has come of a pod's `usage` since then, in bytes.
+    fn grown(&self, position: usize, usage: u64) -> u64 {
+        let before = self.bytes.get(position).filter(|was| **was != UNKNOWN);
+        before.map_or(0, |before| usage.saturating_sub(*before))
+    }
 }
 
 const UNKNOWN: u64 = u64::MAX;
@@ -37,6 +50,8 @@ impl CounterHistory {
         };
         Self {
             grew: vec![0; pods],
+            steadily: vec![0; pods],
+            recent: [never.clone(), never.clone()],
             older: [never.clone(), never.clone()],
             latest: never,
         }
@@ -45,13 +60,17 @@ impl CounterHistory {
     /// Takes over what is known of the pods of an earlier table: of pairs of a position here and one there. Does not
     /// allocate.
     pub fn inherit(&mut self, before: &Self, pods: impl Iterator<Item = (usize, usize)> + Clone) {
-        let looks = std::iter::once(&mut self.latest).chain(&mut self.older);
-        let earlier = std::iter::once(&before.latest).chain(&before.older);
-        for (look, earlier) in looks.zip(earlier) {
+        let looks = std::iter::once(&mut self.latest).chain(&mut self.recent);
+        let earlier = std::iter::once(&before.latest).chain(&before.recent);
+        let looks = looks
+            .chain(&mut self.older)
+            .zip(earlier.chain(&before.older));
+        for (look, earlier) in looks {
             look.at = earlier.at;
             copy(&mut look.bytes, &earlier.bytes, pods.clone());
         }
-        copy(&mut self.grew, &before.grew, pods);
+        copy(&mut self.grew, &before.grew, pods.clone());
+        copy(&mut self.steadily, &before.steadily, pods);
     }
 
     /// Returns the growth that was seen of each pod, in bytes per second; 0 where it is not known.
@@ -59,24 +78,62 @@ impl CounterHistory {
         &self.grew
     }
 
-    /// All counters were read. Does not allocate.
-    pub fn note(&mut self, now: u64, usages: impl Iterator<Item = u64>) {
+    /// Returns the growth of each pod over a tenth of a second at least, in bytes per second; 0 where it is not known, or has
+    /// ended.
+    pub fn steadily(&self) -> &[u64] {
+        &self.steadily
+    }
+
+    /// All counters were read, which may [`jump`](crate::growers::counter_jump). Does not allocate.
+    pub fn note(&mut self, now: u64, usages: impl Iterator<Item = u64>, jump: u64) {
         let latest = &mut self.latest;
         let elapsed = now.saturating_sub(latest.at);
         if elapsed < GROWTH_NS {
             return;
         }
-        if latest.at.saturating_sub(self.older[0].at) >= OLDER_NS {
-            self.older.swap(0, 1);
-            let older = &mut self.older[0];
-            older.at = latest.at;
-            older.bytes.copy_from_slice(&latest.bytes);
+        for (earlier, apart) in [(&mut self.recent, STEADY_NS), (&mut self.older, OLDER_NS)] {
+            if latest.at.saturating_sub(earlier[0].at) >= apart {
+                earlier.swap(0, 1);
+                earlier[0].at = latest.at;
+                earlier[0].bytes.copy_from_slice(&latest.bytes);
+            }
         }
         for ((usage, before), grew) in usages.zip(&mut latest.bytes).zip(&mut self.grew) {
             *grew = scaled(usage.saturating_sub(*before), SECOND, elapsed);
             *before = usage;
         }
         latest.at = now;
+        for position in 0..self.steadily.len() {
+            let growth = self.steady_growth(position, jump);
+            if let Some(steadily) = self.steadily.get_mut(position) {
+                *steadily = growth;
+            }
+        }
+    }
+
+    /// A pod's growth per second over the shortest time in which it has grown by more than a `jump`, and no less in the last tenth
+    /// of a second than a quarter of that.
+    fn steady_growth(&self, position: usize, jump: u64) -> u64 {
+        let now = self.latest.at;
+        let usage = self.latest.bytes.get(position).copied().unwrap_or(0);
+        let is_known = |past: &&Counters| past.at > 0 && now.saturating_sub(past.at) >= STEADY_NS;
+        let pasts = self.recent.iter().chain(&self.older).filter(is_known);
+        let mut growths = pasts.map(|past| {
+            let grown = past.grown(position, usage);
+            (grown, scaled(grown, SECOND, now.saturating_sub(past.at)))
+        });
+        let Some((grown, lately)) = growths.next() else {
+            return 0;
+        };
+        if grown >= jump {
+            return lately;
+        }
+        let steady = growths.find(|(grown, _)| *grown >= jump);
+        let steady = steady.map_or(0, |(_, per_second)| per_second);
+        match lately >= steady / 4 {
+            true => steady,
+            false => 0,
+        }
     }
 
     /// The time of the oldest kept look whose value for this pod differs from `usage` by at most 1 MiB; `None` if there
@@ -108,7 +165,7 @@ mod tests {
     fn a_pod_that_has_not_grown_is_known_after_a_second() {
         let mut history = CounterHistory::new(1);
         let mut note = |now: u64, usage: u64| {
-            history.note(now, std::iter::once(usage));
+            history.note(now, std::iter::once(usage), 0);
             history.still_since(0, usage)
         };
         let usage = 500 << 20;
@@ -123,27 +180,46 @@ mod tests {
     #[test]
     fn another_table_keeps_what_is_known_of_the_same_pods() {
         let mut before = CounterHistory::new(2);
-        before.note(SECOND, [STILL * 9, 0].into_iter());
-        before.note(2 * SECOND, [STILL * 9, 1000].into_iter());
-        before.note(3 * SECOND, [STILL * 9, 3000].into_iter());
+        before.note(SECOND, [STILL * 9, 0].into_iter(), 0);
+        before.note(2 * SECOND, [STILL * 9, 1000].into_iter(), 0);
+        before.note(3 * SECOND, [STILL * 9, 3000].into_iter(), 0);
         // The first pod is gone, and another one comes before the second one.
         let mut history = CounterHistory::new(2);
         history.inherit(&before, std::iter::once((1, 1)));
         assert_eq!(history.grew(), [0, 2000]);
         assert_eq!(history.still_since(1, 3000), before.still_since(1, 3000));
         assert_eq!(history.still_since(0, 0), None, "it was never read");
-        history.note(4 * SECOND, [500 << 20, 4000].into_iter());
+        history.note(4 * SECOND, [500 << 20, 4000].into_iter(), 0);
         assert_eq!(history.grew(), [0, 1000]);
     }
 
     #[test]
     fn growth_is_that_between_two_looks() {
         let mut history = CounterHistory::new(2);
-        history.note(SECOND, [100, 900].into_iter());
+        history.note(SECOND, [100, 900].into_iter(), 0);
         assert_eq!(history.grew(), [0, 0], "nothing was known before");
-        history.note(SECOND + GROWTH_NS / 2, [500, 900].into_iter());
+        history.note(SECOND + GROWTH_NS / 2, [500, 900].into_iter(), 0);
         assert_eq!(history.grew(), [0, 0], "too soon");
-        history.note(SECOND + 2 * GROWTH_NS, [300, 800].into_iter());
+        history.note(SECOND + 2 * GROWTH_NS, [300, 800].into_iter(), 0);
         assert_eq!(history.grew(), [100_000, 0]);
+    }
+
+    /// Each CPU charges a batch of pages at once: between two looks a pod that grows slowly does not move.
+    #[test]
+    fn a_steady_growth_is_known_whether_it_is_new_slow_or_over() {
+        let mut history = CounterHistory::new(4);
+        let batch = |bytes: u64| bytes >> 18 << 18;
+        for look in 1..=400 {
+            let ms = look * 10;
+            let slow = batch(ms * 10 * STILL / 1000);
+            let new = ms.saturating_sub(3800) * 50 * STILL / 1000;
+            let over = ms.min(3000) * 50 * STILL / 1000;
+            let buffer = look % 2 * STILL;
+            history.note(ms * MS, [slow, new, over, buffer].into_iter(), 2 * STILL);
+        }
+        let steadily = [0, 1, 2, 3].map(|pod| history.steadily()[pod] >> 20);
+        assert!((8..=12).contains(&steadily[0]), "{steadily:?}");
+        assert!((45..=55).contains(&steadily[1]), "{steadily:?}");
+        assert_eq!(steadily[2..], [0, 0]);
     }
 }

@@ -10,6 +10,8 @@ use crate::{
 
 /// Pods that are watched at once.
 pub const WATCHED: usize = 8;
+/// Pods of which a decision knows that they grow, by their counters too.
+pub const MAX_GROWERS: usize = 64;
 /// Pods of these that are watched as long as none was evicted.
 pub const WATCHED_BEFOREHAND: usize = 4;
 /// Cgroups with limits of these pods that are watched at once: a pod has seldom more than eight containers.
@@ -44,11 +46,54 @@ pub struct Growers {
     jump: u64,
 }
 
+/// What one pod grows by, in bytes per second, by what only its end gives back.
+#[derive(Clone, Copy, Debug)]
+pub struct Grower {
+    /// Position of the pod.
+    pub position: usize,
+    /// The fastest growth that was seen, over a shortest time at least where it is known for so long; 0 where none was. A buffer
+    /// that comes and goes is none.
+    pub growth: u64,
+    /// The same with what may be a buffer.
+    pub at_most: u64,
+}
+
+impl Grower {
+    /// No pod.
+    pub const NONE: Self = Self {
+        position: usize::MAX,
+        growth: 0,
+        at_most: 0,
+    };
+}
+
+/// The largest of some amounts, with their places, the least one first; 0: none.
+#[derive(Debug)]
+pub struct Largest<const N: usize>(pub [(u64, usize); N]);
+
+impl<const N: usize> Default for Largest<N> {
+    fn default() -> Self {
+        Self([(0, usize::MAX); N])
+    }
+}
+
+impl<const N: usize> Largest<N> {
+    /// Takes the place of the least one, if it is larger. Does not allocate.
+    pub fn offer(&mut self, amount: u64, place: usize) {
+        if let Some(least) = self.0.first_mut().filter(|least| amount > least.0) {
+            *least = (amount, place);
+            self.0.sort_unstable();
+        }
+    }
+}
+
 /// One cgroup, by its id; 0: none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
     id: u64,
     time: u64,
+    /// Time since which it is watched.
+    since: u64,
     /// Time at which it was last among the cgroups that matter most.
     placed: u64,
     growth: Growth,
@@ -97,6 +142,7 @@ impl Growers {
         if watched.id != id {
             *watched = Watched {
                 id,
+                since: time,
                 ..Watched::default()
             };
         }
@@ -111,12 +157,16 @@ impl Growers {
         }
     }
 
-    /// What a cgroup grows by, in bytes per second: the fastest growth that was seen until a moment ago, over `shortest`
-    /// nanoseconds at least where it is known for so long; 0 where none was. A buffer that comes and goes is none.
-    pub fn growth_of(&self, id: u64, now: u64, shortest: u64) -> u64 {
-        let watched = self.find(id, now, RECENT_NS);
-        watched.map_or(0, |watched| {
-            watched.growth.fastest_beyond(shortest, self.jump)
+    /// What the pod at a `position` grows by, whose cgroup has this `id`, until a moment ago; `None` where that is not known.
+    pub fn growth_of(&self, id: u64, position: usize, now: u64, shortest: u64) -> Option<Grower> {
+        let watched = self.find(id, now, RECENT_NS)?;
+        let growth = watched.growth.fastest_beyond(shortest, self.jump);
+        let is_long = now.saturating_sub(watched.since) >= RECENT_NS;
+        let over = watched.growth.over(STEADY_NS).filter(|_| is_long);
+        (growth > 0 || is_long).then_some(Grower {
+            position,
+            growth,
+            at_most: over.map_or(growth, Grown::per_second),
         })
     }
 
@@ -159,8 +209,14 @@ mod tests {
         Growers::new(WATCHED, counter_jump(0, 0))
     }
 
+    /// MiB per second.
+    fn growth(growers: &Growers, id: u64, now: u64, shortest: u64) -> u64 {
+        let known = growers.growth_of(id, 0, now, shortest);
+        known.map_or(0, |grower| grower.growth / MIB)
+    }
+
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {
-        let all = (1..20).map(|id| (id, growers.growth_of(id, now, 0) / MIB));
+        let all = (1..20).map(|id| (id, growth(growers, id, now, 0)));
         all.filter(|(_, growth)| *growth > 0).collect()
     }
 
@@ -191,7 +247,7 @@ mod tests {
             growers.note(8, 1 + at * 17 * MS, 300 * MIB + buffer);
         }
         let now = 41 * 17 * MS;
-        let of = |growers: &Growers, id, shortest| growers.growth_of(id, now, shortest) / MIB;
+        let of = |growers: &Growers, id, shortest| growth(growers, id, now, shortest);
         assert_eq!([0, 30, 100].map(|ms| of(&growers, 8, ms * MS)), [0, 0, 0]);
         assert!(of(&growers, 7, 100 * MS) > 100);
         // What is beyond it is.
@@ -200,7 +256,7 @@ mod tests {
         // A pod that is not known for so long.
         growers.note(9, now - 10 * MS, 0);
         growers.note(9, now, 20 * MIB);
-        assert_eq!(growers.growth_of(9, now, 100 * MS) / MIB, 2000);
+        assert_eq!(growth(&growers, 9, now, 100 * MS), 2000);
     }
 
     // R43
@@ -216,7 +272,7 @@ mod tests {
             };
             growers.note(7, 1 + at * 20 * MS, held * MIB);
         }
-        let growth = growers.growth_of(7, 16_000 * MS, 20 * MS) / MIB;
+        let growth = growth(&growers, 7, 16_000 * MS, 20 * MS);
         assert!((280..=320).contains(&growth), "{growth}");
     }
 

@@ -7,7 +7,7 @@ mod relief;
 
 use crate::{
     Among, Candidate, CandidateState,
-    growers::WATCHED,
+    growers::{Grower, Largest, MAX_GROWERS, WATCHED},
     limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
     pace::{PaceInputs, Urgency, shortest_window},
@@ -40,6 +40,8 @@ pub struct Candidates<'a, R> {
     pub candidates: &'a mut [Candidate],
     /// Growth of each candidate by its usage counter, in bytes per second.
     pub grew: &'a [u64],
+    /// The same over a tenth of a second at least.
+    pub steadily: &'a [u64],
     /// Reads the pod at a position in full; `None`: it is gone.
     pub read: R,
 }
@@ -68,9 +70,8 @@ pub trait Pods {
     /// Reads in full the pods whose counters have grown most.
     fn watch_growers(&mut self);
 
-    /// What the pods grow by of those that grow most, in bytes per second over windows of at least `shortest` nanoseconds,
-    /// and their positions; 0: none.
-    fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED];
+    /// What the pods grow by of those that are read in full, over windows of at least `shortest` nanoseconds.
+    fn growers(&self, shortest: u64) -> [Grower; WATCHED];
 
     /// Pods that the policies' last resort takes when all else has failed.
     fn last_resort(&self) -> LastResort;
@@ -301,7 +302,7 @@ impl UrgentEvictions {
         self.choice.out_of_order |= match next {
             NextVictim::First => exclude_in_vain(pods, self.growth),
             NextVictim::Growing => {
-                let growers = pods.growers(self.growth.shortest);
+                let growers = growers_of(pods, self.growth);
                 let loaded = pods.candidates();
                 let per_second = self.growth.per_second;
                 exclude_not_growing(loaded.candidates, loaded.grew, &growers, per_second);
@@ -415,10 +416,44 @@ fn exclude_without_processes(pods: &mut impl Pods) -> bool {
     any
 }
 
+/// The pods that make a growth, the one that grows most last. Where those that are read in full do not make half of it the others
+/// count by their counters, as far as all together are not more: then page cache would be among it.
+fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> [(u64, usize); MAX_GROWERS] {
+    let known = pods.growers(urgent.shortest);
+    let steadily = pods.candidates().steadily;
+    let mut growers = Largest::<MAX_GROWERS>::default();
+    for grower in known {
+        growers.offer(grower.growth, grower.position);
+    }
+    let sum = |growth: u64, more| growth.saturating_add(more);
+    let read = known.iter().map(|grower| grower.growth).fold(0, sum);
+    if read >= urgent.steady / 2 {
+        return growers.0;
+    }
+    let others = || {
+        steadily.iter().enumerate().map(|(position, by_counter)| {
+            let grower = known.iter().find(|grower| grower.position == position);
+            let growth = match grower {
+                Some(grower) if grower.growth > 0 => 0,
+                Some(grower) => grower.at_most.min(*by_counter),
+                None => *by_counter,
+            };
+            (growth, position)
+        })
+    };
+    let all = others().map(|(growth, _)| growth).fold(read, sum);
+    if all <= urgent.per_second.saturating_add(urgent.per_second / 2) {
+        for (growth, position) in others() {
+            growers.offer(growth, position);
+        }
+    }
+    growers.0
+}
+
 /// Excludes the pods that do not make the growth, where it is theirs alone to end it, or the node's rate is used up and
 /// exempts them. Whether one is left.
 fn exclude_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
-    let mut growers = pods.growers(urgent.shortest);
+    let mut growers = growers_of(pods, urgent);
     let rules = pods.rules();
     let mut loaded = pods.candidates();
     loaded.read_growers(&growers);
@@ -438,7 +473,7 @@ fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
         return false;
     }
-    let (rules, mut growers) = (pods.rules(), pods.growers(urgent.shortest));
+    let (rules, mut growers) = (pods.rules(), growers_of(pods, urgent));
     let mut loaded = pods.candidates();
     loaded.read_growers(&growers);
     let Candidates {
@@ -495,6 +530,8 @@ mod tests {
         requested: usize,
         /// Those that grow, in MiB per second, and their positions.
         growers: Vec<(u64, usize)>,
+        /// What each grows by, by its counter.
+        steadily: Vec<u64>,
         chosen: Vec<usize>,
         resorts: Vec<LastResort>,
     }
@@ -521,6 +558,7 @@ mod tests {
                 is_beyond_rate: false,
                 requested: 0,
                 growers: Vec::new(),
+                steadily: Vec::new(),
                 chosen: Vec::new(),
                 resorts: Vec::new(),
             }
@@ -533,6 +571,7 @@ mod tests {
             Candidates {
                 candidates: &mut self.candidates,
                 grew: &[],
+                steadily: &self.steadily,
                 read: move |position: usize| {
                     let (shared, processes) = pods[position];
                     Some(MemoryReading {
@@ -585,11 +624,15 @@ mod tests {
             self.are_growers_known = true;
         }
 
-        fn growers(&self, _: u64) -> [(u64, usize); WATCHED] {
-            let mut growers = [(0, usize::MAX); WATCHED];
+        fn growers(&self, _: u64) -> [Grower; WATCHED] {
+            let mut growers = [Grower::NONE; WATCHED];
             let known = self.growers.iter().filter(|_| self.are_growers_known);
             for (at, (mib, position)) in growers.iter_mut().zip(known) {
-                *at = (mib * MIB, *position);
+                *at = Grower {
+                    position: *position,
+                    growth: mib * MIB,
+                    at_most: mib * MIB,
+                };
             }
             growers
         }
@@ -685,6 +728,35 @@ mod tests {
             };
             assert_eq!(round.run(&mut listed), outcome);
             assert_eq!(listed.chosen, expected);
+        }
+    }
+
+    /// Of many pods that grow alike those that are read in full do not make half: the counters of the others tell, unless page cache
+    /// is among what they show.
+    // R38
+    #[test]
+    fn many_pods_that_grow_alike_are_known_by_their_counters() {
+        let mut pods = vec![(0, 6); 3];
+        pods.resize(23, (0, 20));
+        for (by_counter, cache_is_read, expected) in
+            [(50, false, 3), (100, false, 0), (50, true, 3)]
+        {
+            let mut listed = Listed {
+                steadily: vec![0; 3],
+                // Two of them are read, and a pod in front of them whose counter shows page cache.
+                growers: vec![(50, 3), (50, 4)],
+                ..Listed::new(&pods)
+            };
+            listed.steadily.resize(23, by_counter * MIB);
+            if cache_is_read {
+                listed.growers.push((0, 0));
+                listed.steadily[0] = 1000 * MIB;
+            }
+            for candidate in &mut listed.candidates[3..] {
+                candidate.inputs.priority = 100;
+            }
+            urgent_growth(1).run(&mut listed);
+            assert_eq!(listed.chosen, [expected], "{by_counter} {cache_is_read}");
         }
     }
 

@@ -9,7 +9,7 @@ use evictd_engine::{
     },
     counter_history::CounterHistory,
     flush_deadline::{FlushDeadline, FlushInputs},
-    growers::{Growers, WATCHED, WATCHED_BEFOREHAND, WATCHED_LIMITED, counter_jump},
+    growers::{Grower, Growers, WATCHED, WATCHED_BEFOREHAND, WATCHED_LIMITED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
     model::{
@@ -355,7 +355,7 @@ impl Evictd {
         self.read = (world.now, self.sample.guarded_available);
         let pods = 0..world.incident.pods.len();
         let usages = pods.map(|pod| world.usage(pod).unwrap_or(0));
-        self.history.note(world.now, usages);
+        self.history.note(world.now, usages, counter_jump(0, 0));
     }
 
     fn dying(&self) -> usize {
@@ -488,6 +488,7 @@ impl Pods for SimulatedPods<'_, '_> {
         Candidates {
             candidates: &mut self.candidates,
             grew: self.evictd.history.grew(),
+            steadily: self.evictd.history.steadily(),
             read: |pod: usize| world.reading(pod),
         }
     }
@@ -527,16 +528,16 @@ impl Pods for SimulatedPods<'_, '_> {
         self.evictd.watch_growers(self.world, WATCHED);
     }
 
-    fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {
+    fn growers(&self, shortest: u64) -> [Grower; WATCHED] {
         let (growers, now) = (&self.evictd.growers, self.world.now);
-        let growth = |pod: usize| (growers.growth_of(pod as u64 + 1, now, shortest), pod);
-        let mut growing: Vec<_> = (0..self.candidates.len()).map(growth).collect();
-        growing.sort_unstable_by(|one, other| other.cmp(one));
-        let mut most = [(0, usize::MAX); WATCHED];
-        most.iter_mut()
-            .zip(growing)
+        let growth = |pod: usize| growers.growth_of(pod as u64 + 1, pod, now, shortest);
+        let known = (0..self.candidates.len()).filter_map(growth);
+        let mut growing = [Grower::NONE; WATCHED];
+        growing
+            .iter_mut()
+            .zip(known)
             .for_each(|(to, from)| *to = from);
-        most
+        growing
     }
 
     fn last_resort(&self) -> LastResort {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evictd_engine::{
     CandidateState, Observation, Observations, Resource, SelectionCriteria,
-    growers::WATCHED,
+    growers::{Grower, WATCHED},
     limiter::{EvictionKind, ShadowChooser},
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Urgency},
@@ -502,7 +502,7 @@ impl Pods for ScopePods<'_> {
         self.monitor.pods.watch_growers(WATCHED);
     }
 
-    fn growers(&self, shortest: u64) -> [(u64, usize); WATCHED] {
+    fn growers(&self, shortest: u64) -> [Grower; WATCHED] {
         let at_limit = self.are_at_limit();
         self.monitor.pods.growing(shortest, at_limit)
     }

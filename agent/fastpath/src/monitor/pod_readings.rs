@@ -97,7 +97,7 @@ impl PodReadings {
             };
         }
         if recent.is_none() {
-            self.table.note_growth(now);
+            self.table.note_growth(now, self.jump);
         }
     }
 

@@ -10,6 +10,7 @@ use evictd_engine::{
     Candidate, CandidateState, ManagedPod, Pod, RankInputs,
     counter_history::{CounterHistory, copy},
     eviction_state::EvictionState,
+    growers::Largest,
     model::{settings::Mode, usage::MemoryReading},
     permit::EvictionPermit,
     round::Candidates,
@@ -266,10 +267,10 @@ impl PodTable {
         copy(&mut self.seen, &before.seen, same);
     }
 
-    /// All usages were read anew. Does not allocate.
-    pub fn note_growth(&mut self, now: u64) {
+    /// All usages were read anew, whose counters may [`jump`](evictd_engine::growers::counter_jump). Does not allocate.
+    pub fn note_growth(&mut self, now: u64, jump: u64) {
         let usages = self.candidates.iter().map(|candidate| candidate.usage);
-        self.history.note(now, usages);
+        self.history.note(now, usages, jump);
     }
 
     /// The candidates, and what reads a pod in full.
@@ -281,6 +282,7 @@ impl PodTable {
         Candidates {
             candidates: &mut self.candidates,
             grew: self.history.grew(),
+            steadily: self.history.steadily(),
             read: move |position: usize| {
                 let reading = entries.get(position)?.memory.read().ok()?;
                 Some(reading.of_scope(at_limit))
@@ -340,26 +342,6 @@ fn same_pods<'a>(
         is_same.then_some((here, there))
     };
     entries.iter().enumerate().filter_map(same)
-}
-
-/// The places of the largest amounts that were offered, the largest last; an amount of 0 is none.
-#[derive(Clone, Copy, Debug)]
-pub struct Largest<const N: usize>(pub [(u64, usize); N]);
-
-impl<const N: usize> Default for Largest<N> {
-    fn default() -> Self {
-        Self([(0, usize::MAX); N])
-    }
-}
-
-impl<const N: usize> Largest<N> {
-    /// Takes the place of the least one, if it is larger. Does not allocate.
-    pub fn offer(&mut self, amount: u64, place: usize) {
-        if let Some(least) = self.0.first_mut().filter(|least| amount > least.0) {
-            *least = (amount, place);
-            self.0.sort_unstable();
-        }
-    }
 }
 
 /// The directories one and two levels above the pods, the deepest first.

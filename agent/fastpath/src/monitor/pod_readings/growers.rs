@@ -1,11 +1,12 @@
 //! Which pods grow, by the memory that only their end gives back. They are read in full: a usage counter also grows
 //! with page cache.
 
-use evictd_engine::{CandidateState, growers::WATCHED, shortage::LimitedGrowth};
-use evictd_node::{
-    cgroup::limited::LimitedCgroup,
-    pods::table::{Largest, PodTable},
+use evictd_engine::{
+    CandidateState,
+    growers::{Grower, Largest, WATCHED},
+    shortage::LimitedGrowth,
 };
+use evictd_node::{cgroup::limited::LimitedCgroup, pods::table::PodTable};
 use evictd_sys::clock::monotonic_ns;
 
 use super::PodReadings;
@@ -87,18 +88,23 @@ impl PodReadings {
         bounded
     }
 
-    /// The fastest growths of pods, in bytes per second over `shortest` nanoseconds at least, with the positions of the pods;
-    /// `at_limit` of a cgroup, or of the machine.
-    pub fn growing(&self, shortest: u64, at_limit: bool) -> [(u64, usize); WATCHED] {
+    /// The growth of the pods that are read in full, over `shortest` nanoseconds at least; `at_limit` of a cgroup, or of the
+    /// machine.
+    pub fn growing(&self, shortest: u64, at_limit: bool) -> [Grower; WATCHED] {
         let growers = match at_limit {
             true => &self.growers_at_limit,
             false => &self.growers,
         };
-        let (mut growing, now) = (Largest::<WATCHED>::default(), monotonic_ns());
-        for (position, entry) in self.table.entries.iter().enumerate() {
-            let grew = growers.growth_of(entry.memory.id(), now, shortest);
-            growing.offer(grew, position);
-        }
-        growing.0
+        let (mut growing, now) = ([Grower::NONE; WATCHED], monotonic_ns());
+        let entries = self.table.entries.iter().enumerate();
+        let known = entries.filter_map(|(position, entry)| {
+            growers.growth_of(entry.memory.id(), position, now, shortest)
+        });
+        // No more are watched.
+        growing
+            .iter_mut()
+            .zip(known)
+            .for_each(|(to, known)| *to = known);
+        growing
     }
 }
