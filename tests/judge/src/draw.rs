@@ -302,7 +302,22 @@ impl Node {
             };
             self.goes_on(speed, 0.15)
         });
-        Shape::of_pods("several pods", growths.collect())
+        let growths: Vec<_> = growths.collect();
+        if !chance(rng, 25) {
+            return Shape::of_pods("several pods", growths);
+        }
+        // Replicas share what one would grow by.
+        let replicas = rng.usize(3..9);
+        let growths = growths.iter().flat_map(|growth| {
+            let shared = |all: f64| all / replicas as f64;
+            let points = growth.line.0.iter().map(|(at, all)| (*at, shared(*all)));
+            let line: Vec<_> = points.collect();
+            (0..replicas).map(move |_| Growth {
+                line: Line(line.clone()),
+                reach: shared(growth.reach),
+            })
+        });
+        Shape::of_pods("replicas", growths.collect())
     }
 
     fn start_up(&self, rng: &mut Rng) -> Shape {
