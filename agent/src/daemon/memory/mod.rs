@@ -6,9 +6,15 @@ mod allocatable;
 mod node;
 mod scope;
 
+use std::path::Path;
+
 use evictd_config::Config;
+use evictd_fastpath::FastPathControl;
 use evictd_manager::Command;
-use evictd_node::{cgroup::protection::Protection, memory_scope::Scope, pods::table::PodTable};
+use evictd_node::{
+    cgroup::protection::Protection, memory_scope::Scope, pods::table::PodTable,
+    proc::watermarks::raised_watermarks,
+};
 
 use crate::daemon::{Agent, RunError};
 pub use allocatable::Allocatable;
@@ -61,6 +67,12 @@ impl WatchedMemory {
 /// Creates the reader of what is protected below the node's scope.
 pub fn protection(node: &Scope) -> Protection {
     Protection::below(node.cgroup().path(), node.is_limited())
+}
+
+/// Tells the fast path what raised watermarks keep back.
+pub fn look_at_watermarks(control: &FastPathControl) {
+    let raised = raised_watermarks(Path::new("/proc"));
+    control.set_raised_watermarks(raised.map(|(raised, _)| raised));
 }
 
 impl Agent {
