@@ -92,7 +92,8 @@ impl Agent {
         self.manager
             .send(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();
-        self.publish(Some(Box::new(PodTable::new(entries))));
+        let table = PodTable::after(&self.pods.swap, entries);
+        self.publish(Some(Box::new(table)));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.

@@ -34,7 +34,7 @@ pub struct PublishedPods {
     /// The pods.
     pub entries: Vec<Arc<PodEntry>>,
     /// Memory that the pods can swap out.
-    swap: Arc<PodSwap>,
+    pub swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
     set: PodSet,
     /// Mount of the memory hierarchy.
@@ -195,6 +195,7 @@ impl Agent {
         self.pods.set = pods.clone();
         self.pods.entries.clone_from(&table.entries);
         self.pods.swap = Arc::clone(&table.swap);
+        self.pod_source.set_swap(&table.swap);
         self.manager.scanner.set_targets(targets);
         self.manager.send(Command::Pods(pods));
         self.oom.attributor.set_pods(&table.entries);
@@ -206,7 +207,7 @@ impl Agent {
     pub fn look_at_pods(&self) {
         self.fastpath.control.free_retired();
         let pods = || self.pods.entries.iter().map(|entry| &*entry.memory);
-        self.pods.swap.refresh(pods());
+        self.pods.swap.refresh();
         let protected = self.memory.protection.cache_of(pods());
         self.fastpath.control.set_protected(protected);
         look_at_watermarks(&self.fastpath.control);
