@@ -51,9 +51,10 @@ pub struct Config {
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available.
     pub account_reclaimable_cache: bool,
     /// `memoryGuard`: the hard threshold also counts as met when the kernel has less memory available than this. For
-    /// the machine that is MemAvailable less the memory that `memory.min` protects. For a cgroup v1 it is free memory
-    /// plus memory that can be freed without writing it to disk first; for a cgroup v2 with protected page cache, the
-    /// memory that is left beside that cache. Without an amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    /// the machine that is MemAvailable, with what raised watermarks keep back, less the memory that `memory.min`
+    /// protects. For a cgroup v1 it is free memory plus memory that can be freed without writing it to disk first; for a
+    /// cgroup v2 with protected page cache, the memory that is left beside that cache. Without an amount it is 100 MiB.
+    /// Off in mode `kubelet` unless asked for.
     pub memory_guard: OptionalAmount,
     /// `kernelFloor`: the limit at which the kernel program itself kills the first victim; without an amount it is half
     /// of the hard threshold.

@@ -16,6 +16,7 @@ use evictd_engine::{accounting::MemoryThresholds, model::settings::RankingStrate
 use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
+    proc::watermarks::RaisedWatermarks,
     trigger::memory::MAX_SCOPES,
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
@@ -32,7 +33,7 @@ pub(super) const KILLS: usize = 1024;
 const EVENTS: usize = 256;
 
 /// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by the
-/// manager and the kubelet, protected bytes, stop.
+/// manager and the kubelet, protected bytes, raised watermarks, stop.
 #[derive(Debug)]
 pub struct FastPathControl {
     wakeup: EventFd,
@@ -47,6 +48,9 @@ pub struct FastPathControl {
     left: ArrayQueue<Arc<PodEntry>>,
     /// Bytes of pods' page cache that `memory.min` protects.
     protected: AtomicU64,
+    /// What the kernel would keep back with default watermarks ([`RaisedWatermarks`]): `reserve`, which is 0 where they
+    /// are not raised, and `low`.
+    default_watermarks: [AtomicU64; 2],
     stop: AtomicBool,
 }
 
@@ -75,6 +79,7 @@ impl FastPathControl {
             kills_dropped: AtomicU64::new(0),
             left: ArrayQueue::new(KILLS),
             protected: AtomicU64::new(0),
+            default_watermarks: Default::default(),
             stop: AtomicBool::new(false),
         }))
     }
@@ -164,6 +169,23 @@ impl FastPathControl {
 
     pub(super) fn protected(&self) -> u64 {
         self.protected.load(Ordering::Relaxed)
+    }
+
+    /// Sets the machine's watermarks, where they are raised: the next sample goes by them.
+    pub fn set_raised_watermarks(&self, raised: Option<RaisedWatermarks>) {
+        let [reserve, low] = &self.default_watermarks;
+        // The other number stays while they are not raised: none that is read beside a reserve is 0.
+        if let Some(raised) = raised {
+            low.store(raised.low, Ordering::Relaxed);
+        }
+        reserve.store(raised.map_or(0, |raised| raised.reserve), Ordering::Release);
+    }
+
+    pub(super) fn raised_watermarks(&self) -> Option<RaisedWatermarks> {
+        let [reserve, low] = &self.default_watermarks;
+        let reserve = reserve.load(Ordering::Acquire);
+        let low = low.load(Ordering::Relaxed);
+        (reserve > 0).then_some(RaisedWatermarks { reserve, low })
     }
 
     /// Asks the fast path to end.

@@ -370,6 +370,8 @@ impl MemoryMonitor {
             .scope
             .limit_swap(|at_limit| table.swap.left(at_limit));
         watched.scope.protect(self.control.protected());
+        let raised = self.control.raised_watermarks();
+        watched.scope.set_raised_watermarks(raised);
         let cycle = SampleContext {
             woken,
             dying: before,

@@ -16,7 +16,10 @@ use crate::{
         swap::SwapHeadroom,
     },
     pods::table::PodEntry,
-    proc::machine::{MemAvailable, PcpLists},
+    proc::{
+        machine::{MemAvailable, PcpLists},
+        watermarks::RaisedWatermarks,
+    },
 };
 
 /// A scope with its files held open.
@@ -236,6 +239,13 @@ impl Scope {
     /// Sets the bytes of page cache below that are protected from now on.
     pub fn protect(&mut self, bytes: u64) {
         self.accounting.protected = bytes;
+    }
+
+    /// What raised watermarks keep back counts as available from now on, where the machine's memory guards.
+    pub fn set_raised_watermarks(&mut self, raised: Option<RaisedWatermarks>) {
+        if let Some(machine) = &mut self.machine {
+            machine.set_raised_watermarks(raised);
+        }
     }
 
     /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a

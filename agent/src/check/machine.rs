@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use evictd_engine::accounting::GUARD;
 use evictd_node::{
     bpf::btf::VMLINUX,
     cgroup::realtime::probe_realtime,
@@ -10,6 +11,7 @@ use evictd_node::{
         numa,
         process::effective_capabilities,
         psi::Psi,
+        watermarks::raised_watermarks,
     },
 };
 use evictd_sys::perf;
@@ -75,7 +77,9 @@ pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
         realtime(),
         perf_events(),
     ];
-    findings.into_iter().chain(balloon(proc, sys)).collect()
+    let findings = findings.into_iter().chain(balloon(proc, sys));
+    let raised = raised_watermarks(proc).map(|(_, excess)| excess);
+    findings.chain(raised.and_then(watermarks)).collect()
 }
 
 fn capabilities(proc: &Path) -> Finding {
@@ -201,6 +205,18 @@ fn balloon(proc: &Path, sys: &Path) -> Option<Finding> {
     Some(Finding::new(TOPIC, state, detail))
 }
 
+/// So many bytes of free memory are kept back beyond the default.
+fn watermarks(excess: u64) -> Option<Finding> {
+    (excess > GUARD).then(|| {
+        let detail = format!(
+            "vm.watermark_scale_factor or vm.min_free_kbytes keeps back {} MiB more than by default: MemAvailable is \
+            without them, memoryGuard counts them as available",
+            excess >> 20
+        );
+        Finding::new("watermarks", State::Ok, detail)
+    })
+}
+
 fn numa(sys: &Path) -> Finding {
     const TOPIC: &str = "NUMA nodes";
     match numa::nodes(sys) {
@@ -304,6 +320,13 @@ mod tests {
         assert_eq!(told(("none", ""), "MemTotal: 1 kB\n"), None);
         let vmware = ("module/vmw_balloon/initstate", "live\n");
         assert_eq!(told(vmware, "Balloon: 0 kB\n"), Some(State::Degraded));
+    }
+
+    #[test]
+    fn watermarks_that_keep_back_more_than_the_guard_are_told_of() {
+        assert_eq!(watermarks(GUARD), None);
+        let told = watermarks(3 << 30).unwrap();
+        assert!(told.detail.contains(" 3072 MiB "), "{}", told.detail);
     }
 
     #[test]

@@ -428,6 +428,50 @@ fn a_threshold_of_the_machine_that_is_raised_by_mistake_takes_one_pod() {
     assert_eq!(files.evicted().len(), 1, "{}", pace_inputs(&files));
 }
 
+/// A setting of the kernel, until the end of the test.
+struct Setting(&'static str, String);
+
+impl Setting {
+    fn set(path: &'static str, value: &str) -> Self {
+        let before = fs::read_to_string(path).unwrap();
+        fs::write(path, value).unwrap();
+        Self(path, before)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0, &self.1);
+    }
+}
+
+/// A fifth of the machine lies between the min watermark and the high one: `MemAvailable` is 0, and the OOM killer far.
+// R40
+#[test]
+fn a_growth_into_raised_watermarks_takes_no_pod() {
+    // The setting is the machine's.
+    skip_if!(not_in_guest().or_else(no_room));
+    let total = machine().unwrap().1;
+    let scope = TestCgroup::new("pace-watermarks", total).unwrap();
+    let pods =
+        json!([{ "name": "calm", "cgroup": "calm" }, { "name": "grows", "cgroup": "grows" }]);
+    let mut files = Files::new(scope.path(), &pods);
+    let start = |name: &str, arguments: &[&str]| {
+        Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
+    };
+    let mut calm = start("calm", &["--mib", "40"]);
+    follow_the_machine(&mut files, scope.path(), 100 * MIB);
+    let left = mem_available();
+    let _raised = Setting::set("/proc/sys/vm/watermark_scale_factor", "1000");
+    let _agent = files.start(&[]);
+    let mib = ((left - total / 8) / MIB).to_string();
+    let mut grows = start("grows", &["--mib", &mib, "--rate", "800"]);
+    assert!(until(LONG, || mem_available() < 10 * MIB));
+    std::thread::sleep(MOMENT);
+    assert!(calm.is_alive() && grows.is_alive());
+    assert_eq!(files.evicted(), [""; 0], "{}", pace_inputs(&files));
+}
+
 /// So many MiB outside of all pods leave less than the threshold, or than its minimum reclaim asks for: no pod's end can change that.
 /// Page cache of the pods would be enough, and is available already.
 fn memory_outside_takes_one_pod_at_most(outside: u64, reclaim: &str) {

@@ -157,7 +157,7 @@ impl MemoryReading {
 pub struct MachineMemory {
     /// `MemTotal` without huge pages of hugetlbfs and what the host has taken.
     pub total: u64,
-    /// `MemAvailable`.
+    /// `MemAvailable`, with what raised watermarks keep back.
     pub available: u64,
     /// What is neither free nor page cache nor reclaimable slab. `MemAvailable` leaves a part of these out, which grows with
     /// page cache as long as there is little of it: its fall is no growth.

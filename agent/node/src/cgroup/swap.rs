@@ -5,14 +5,18 @@
 //! container can swap out no more than it has, whatever it may.
 
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use evictd_engine::model::usage::SwapUse;
-use evictd_sys::fs::read_lossy;
+use evictd_sys::{fs::read_lossy, page::page_size};
 
 use crate::{
     cgroup::{
@@ -96,6 +100,10 @@ pub struct PodSwap {
     until: AtomicU64,
     /// What they have swapped out: `memory.swap.current` of the cgroups that they lie in. The fast path's own files.
     swapped: Vec<(PathBuf, File)>,
+    /// What they had swapped out when the pods were looked at.
+    seen: AtomicU64,
+    /// The pods, with what each could swap out then ([`can_swap`]).
+    pods: Vec<(Arc<MemoryCgroup>, AtomicU64)>,
     /// The machine has swap; otherwise nothing is read.
     is_read: bool,
     /// Reclaim at the limit of a cgroup swaps: `vm.swappiness` is not 0.
@@ -105,6 +113,7 @@ pub struct PodSwap {
     swaps_for_machine: AtomicBool,
     /// Path of the `swappiness` that is read: the machine's, or on v1 that of a pod's cgroup.
     swappiness: PathBuf,
+    vmstat: PathBuf,
     /// A sysfs mount.
     sys: PathBuf,
 }
@@ -114,64 +123,99 @@ impl Default for PodSwap {
         Self {
             until: AtomicU64::new(u64::MAX),
             swapped: Vec::new(),
+            seen: AtomicU64::new(0),
+            pods: Vec::new(),
             is_read: false,
             swaps_at_limits: AtomicBool::new(true),
             swaps_for_machine: AtomicBool::new(true),
             swappiness: "/proc/sys/vm/swappiness".into(),
+            vmstat: "/proc/vmstat".into(),
             sys: "/sys".into(),
         }
     }
 }
 
 impl PodSwap {
-    /// Opens the files above `pods`, and looks at all of them. Where the machine has no swap, nothing is opened or
-    /// read.
-    pub fn of<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
+    /// Opens the files above `pods`. What was known of one of them `before` is taken over until the next refresh, as a
+    /// table is made with each pod that comes or goes; the others are looked at. Where the machine has no swap, nothing is
+    /// opened or read.
+    pub fn after<'a>(before: &Self, pods: impl Iterator<Item = &'a Arc<MemoryCgroup>>) -> Self {
         if !has_swap() {
             return Self::default();
         }
-        Self::of_pods(pods)
+        Self::of_pods(before, pods.cloned().collect())
     }
 
-    fn of_pods<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
-        let mut parents: Vec<&Path> = pods.clone().filter_map(|pod| pod.path().parent()).collect();
+    fn of_pods(before: &Self, pods: Vec<Arc<MemoryCgroup>>) -> Self {
+        let mut parents: Vec<&Path> = pods.iter().filter_map(|pod| pod.path().parent()).collect();
         parents.sort_unstable();
         // A cgroup sorts before those below it, which it counts.
         parents.dedup_by(|below, above| below.starts_with(above));
-        let of_pod = |pod: &MemoryCgroup| pod.path().join("memory.swappiness");
-        let v1 = pods.clone().find(|pod| pod.version() == Version::V1);
+        let of_pod = |pod: &Arc<MemoryCgroup>| pod.path().join("memory.swappiness");
+        let v1 = pods.iter().find(|pod| pod.version() == Version::V1);
         let machine = Self::default();
         let open = |dir: &Path| {
             let path = dir.join("memory.swap.current");
             let file = open_primed(&path).ok()?;
             Some((path, file))
         };
-        let swap = Self {
+        let mut swap = Self {
             swapped: parents.into_iter().filter_map(open).collect(),
             is_read: true,
             swappiness: v1.map_or(machine.swappiness, of_pod),
+            vmstat: before.vmstat.clone(),
+            sys: before.sys.clone(),
             ..Self::default()
         };
-        swap.refresh(pods);
+        let known = before.pods.iter().map(|(pod, can)| (pod.id(), can));
+        let known: HashMap<u64, &AtomicU64> = known.collect();
+        let mut swapped = swap.swapped_now();
+        let pods = pods.into_iter().map(|pod| {
+            let can = match known.get(&pod.id()) {
+                Some(can) => {
+                    // It is as old as that. What a pod that is gone had swapped out is in it no more.
+                    swapped = swapped.min(before.seen.load(Ordering::Relaxed));
+                    can.load(Ordering::Relaxed)
+                }
+                None => can_swap(&pod),
+            };
+            (pod, AtomicU64::new(can))
+        });
+        swap.pods = pods.collect();
+        swap.set(swapped);
         swap
     }
 
     /// Looks at all of them anew: their memory grows, and limits change. For threads of normal priority, by files of
     /// their own.
-    pub fn refresh<'a>(&self, pods: impl Iterator<Item = &'a MemoryCgroup>) {
+    pub fn refresh(&self) {
         if !self.is_read {
             return;
         }
         // In this order: what is swapped out meanwhile counts twice rather than not at all.
+        let swapped = self.swapped_now();
+        for (pod, can) in &self.pods {
+            can.store(can_swap(pod), Ordering::Relaxed);
+        }
+        self.set(swapped);
+    }
+
+    fn swapped_now(&self) -> u64 {
         let swapped = self.swapped.iter().filter_map(|(path, _)| bytes_in(path));
-        let swapped = swapped.fold(0, u64::saturating_add);
-        let can = pods
-            .map(can_swap)
-            .try_fold(0_u64, |sum, can| Some(sum.saturating_add(can?)));
+        swapped.fold(0, u64::saturating_add)
+    }
+
+    /// Adds up what is known of the pods, which had swapped out so many bytes then.
+    fn set(&self, swapped: u64) {
+        self.seen.store(swapped, Ordering::Relaxed);
+        let can = self.pods.iter().map(|(_, can)| can.load(Ordering::Relaxed));
+        let can = can.fold(0, u64::saturating_add);
         let until = match can {
-            None => u64::MAX,
-            Some(0) => 0,
-            Some(can) => swapped.saturating_add(can),
+            u64::MAX => u64::MAX,
+            can => match can.saturating_sub(pinned(&self.vmstat)) {
+                0 => 0,
+                can => swapped.saturating_add(can),
+            },
         };
         self.until.store(until, Ordering::Relaxed);
         let swaps = bytes_in(&self.swappiness) != Some(0);
@@ -231,25 +275,25 @@ impl SwapUsage {
     }
 }
 
-/// What a pod can still swap out, by its own limit and those of its containers; `None`: as much as there is.
-fn can_swap(pod: &MemoryCgroup) -> Option<u64> {
+/// What a pod can still swap out, by its own limit and those of its containers; the largest number: as much as there is.
+fn can_swap(pod: &MemoryCgroup) -> u64 {
     if pod.version() == Version::V1 {
-        return None;
+        return u64::MAX;
     }
-    let own = can_swap_in(pod.path());
+    let can = |dir: &Path| {
+        // Without a limit.
+        let of_small = || match swappable_in(dir) < SANDBOX {
+            true => 0,
+            false => u64::MAX,
+        };
+        can_swap_in(dir).unwrap_or_else(of_small)
+    };
     let mut containers = subdirectories(pod.path()).peekable();
-    let none_of_small = |dir: &Path| (swappable_in(dir) < SANDBOX).then_some(0);
     if containers.peek().is_none() {
-        return own.or_else(|| none_of_small(pod.path()));
+        return can(pod.path());
     }
-    let below = containers.try_fold(0_u64, |sum, dir| {
-        let can = can_swap_in(&dir).or_else(|| none_of_small(&dir))?;
-        Some(sum.saturating_add(can))
-    });
-    match (own, below) {
-        (Some(own), Some(below)) => Some(own.min(below)),
-        (own, below) => own.or(below),
-    }
+    let below = containers.map(|dir| can(&dir)).fold(0, u64::saturating_add);
+    below.min(can_swap_in(pod.path()).unwrap_or(u64::MAX))
 }
 
 /// What is left of the limit, and no more than there is to be swapped out; `None` where there is no limit.
@@ -273,6 +317,17 @@ fn swappable_in(dir: &Path) -> u64 {
     let stat = fs::read(dir.join("memory.stat")).unwrap_or_default();
     let lines = values_of(&stat, ["inactive_anon", "active_anon"]);
     lines.into_iter().flatten().sum()
+}
+
+/// Bytes of the machine that are pinned for devices (VFIO, RDMA, `io_uring`): they stay on the lists, and cannot be
+/// swapped out. Whose they are, and whether they are anonymous, is not told. 0 before 5.7.
+fn pinned(vmstat: &Path) -> u64 {
+    let text = fs::read(vmstat).unwrap_or_default();
+    let lines = values_of(&text, ["nr_foll_pin_acquired", "nr_foll_pin_released"]);
+    let [acquired, released] = lines.map(Option::unwrap_or_default);
+    acquired
+        .saturating_sub(released)
+        .saturating_mul(page_size())
 }
 
 fn read(file: &File) -> io::Result<Option<u64>> {
@@ -397,10 +452,10 @@ mod tests {
     /// containers, of which the second has swapped out 1 MiB.
     fn pods(pods: &[&[(&str, u64)]]) -> u64 {
         let dir = tempfile::tempdir().unwrap();
-        made(dir.path(), pods).0.left(true)
+        made(dir.path(), pods).left(true)
     }
 
-    fn made(dir: &Path, pods: &[&[(&str, u64)]]) -> (PodSwap, Vec<MemoryCgroup>) {
+    fn made(dir: &Path, pods: &[&[(&str, u64)]]) -> PodSwap {
         fs::write(dir.join("memory.swap.current"), "1048576\n").unwrap();
         let made = pods.iter().enumerate().map(|(pod, groups)| {
             let pod = dir.join(format!("pod{pod}"));
@@ -418,10 +473,16 @@ mod tests {
                 let swapped = if at == 0 || at == 2 { MIB } else { 0 };
                 fs::write(dir.join("memory.swap.current"), swapped.to_string()).unwrap();
             }
-            MemoryCgroup::open(&pod).unwrap()
+            Arc::new(MemoryCgroup::open(&pod).unwrap())
         });
-        let made: Vec<_> = made.collect();
-        (PodSwap::of_pods(made.iter()), made)
+        let swap = PodSwap {
+            swappiness: dir.join("swappiness"),
+            vmstat: dir.join("vmstat"),
+            sys: dir.into(),
+            ..PodSwap::of_pods(&PodSwap::default(), made.collect())
+        };
+        swap.refresh();
+        swap
     }
 
     // R40
@@ -434,7 +495,7 @@ mod tests {
         let allowance = (16 * gib).to_string();
         // Burstable with LimitedSwap, beside a BestEffort hog, which may swap out nothing.
         let idle: &[_] = &[("max", gib), (&allowance, gib)];
-        let (swap, pods) = made(dir.path(), &[idle, &[("max", 9 * gib), ("0", 9 * gib)]]);
+        let swap = made(dir.path(), &[idle, &[("max", 9 * gib), ("0", 9 * gib)]]);
         assert_eq!(swap.left(true), gib);
         // What is swapped out leaves less at once; what grows is seen at the next look.
         write("memory.swap.current", (101 * MIB).to_string());
@@ -454,32 +515,76 @@ mod tests {
                 7 * gib
             ),
         );
-        swap.refresh(pods.iter());
+        swap.refresh();
         assert_eq!(swap.left(true), 2 * gib + MIB);
         // The limit is the lesser one.
         write("pod0/container1/memory.swap.max", (101 * MIB).to_string());
-        swap.refresh(pods.iter());
+        swap.refresh();
         assert_eq!(swap.left(true), MIB);
         // The administrator has switched swapping off but for the machine.
         write("swappiness", "0\n".into());
-        let swap = PodSwap {
-            swappiness: dir.path().join("swappiness"),
-            sys: dir.path().into(),
-            ..swap
-        };
-        swap.refresh(pods.iter());
+        swap.refresh();
         assert_eq!((swap.left(true), swap.left(false)), (0, MIB));
         // Reclaim by generations does not swap for the machine either.
         fs::create_dir_all(dir.path().join("kernel/mm/lru_gen")).unwrap();
         write("kernel/mm/lru_gen/enabled", "0x0007\n".into());
-        swap.refresh(pods.iter());
+        swap.refresh();
         assert_eq!(swap.left(false), 0);
         write("kernel/mm/lru_gen/enabled", "0x0000\n".into());
-        swap.refresh(pods.iter());
+        swap.refresh();
         // The kubelet is started with NoSwap.
         write("pod0/container1/memory.swap.max", "0".into());
-        swap.refresh(pods.iter());
+        swap.refresh();
         assert_eq!(swap.left(true), 0);
+    }
+
+    // R40
+    #[test]
+    fn of_known_pods_nothing_is_read_until_the_next_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod: &[_] = &[("max", 0), ("314572800", 100 * MIB)];
+        let all = made(dir.path(), &[pod; 3]);
+        let after = |before, pods: &[usize]| {
+            let pods = pods.iter().map(|place| Arc::clone(&all.pods[*place].0));
+            PodSwap::of_pods(before, pods.collect())
+        };
+        let none = PodSwap {
+            vmstat: dir.path().join("vmstat"),
+            ..PodSwap::default()
+        };
+        let before = after(&none, &[0, 1]);
+        for pod in ["pod0", "pod1", "pod2"] {
+            let stat = dir.path().join(pod).join("container1/memory.stat");
+            fs::write(stat, format!("active_anon {}\n", 200 * MIB)).unwrap();
+        }
+        // A MiB was swapped out since.
+        fs::write(dir.path().join("memory.swap.current"), "2097152\n").unwrap();
+        let swap = after(&before, &[0, 1, 2]);
+        assert_eq!(swap.left(true), (100 + 100 + 200 - 1) * MIB);
+        assert_eq!(after(&swap, &[0]).left(true), 99 * MIB);
+        swap.refresh();
+        assert_eq!(swap.left(true), 600 * MIB);
+    }
+
+    // R40
+    #[test]
+    fn what_is_pinned_cannot_be_swapped_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let limited: &[_] = &[
+            ("max", 300 * MIB),
+            ("max", 512 << 10),
+            ("209715200", 300 * MIB),
+        ];
+        let swap = made(dir.path(), &[limited]);
+        let left = |pinned: u64| {
+            let lines = [("acquired", 7 + pinned / page_size()), ("released", 7)];
+            let lines = lines.map(|(name, pages)| format!("nr_foll_pin_{name} {pages}\n"));
+            fs::write(dir.path().join("vmstat"), lines.concat()).unwrap();
+            swap.refresh();
+            swap.left(true) / MIB
+        };
+        assert_eq!(swap.left(true) / MIB, 199, "the kernel does not tell");
+        assert_eq!([0, 150 * MIB, 400 * MIB].map(left), [199, 49, 0]);
     }
 
     #[test]

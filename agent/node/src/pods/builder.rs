@@ -12,7 +12,10 @@ use evictd_sys::fs::PathError;
 
 use super::table::{PodEntry, PodTable};
 use crate::{
-    cgroup::tree::{FollowedCgroups, has_process},
+    cgroup::{
+        swap::PodSwap,
+        tree::{FollowedCgroups, has_process},
+    },
     pods::{
         cgroup_name,
         discovery::{PodCgroup, guess, guess_again, is_guess, pods_below},
@@ -30,6 +33,8 @@ pub struct PodTableBuilder {
     /// Cgroups that are held and not in the table, because their pods run in others.
     passed_over: BTreeSet<PathBuf>,
     opener: Opener,
+    /// That of the table in use: the next one takes over what it knows.
+    pub swap: Arc<PodSwap>,
 }
 
 #[derive(Debug)]
@@ -105,6 +110,7 @@ impl PodTableBuilder {
             held: BTreeMap::new(),
             passed_over: BTreeSet::new(),
             opener: Opener::default(),
+            swap: Arc::default(),
         }
     }
 
@@ -261,7 +267,8 @@ impl PodTableBuilder {
         self.passed_over = others;
         let chosen = self.held.iter();
         let chosen = chosen.filter(|(path, _)| !self.passed_over.contains(*path));
-        let table = || PodTable::new(chosen.map(|(_, held)| Arc::clone(&held.entry)).collect());
+        let entries = chosen.map(|(_, held)| Arc::clone(&held.entry));
+        let table = || PodTable::after(&self.swap, entries.collect());
         Refresh {
             table: changed.then(|| Box::new(table())),
             unknown,

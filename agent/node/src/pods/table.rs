@@ -245,18 +245,23 @@ const MAX_GROWN: usize = 4;
 
 impl PodTable {
     /// A table of these pods.
-    pub fn new(mut entries: Vec<Arc<PodEntry>>) -> Self {
+    pub fn new(entries: Vec<Arc<PodEntry>>) -> Self {
+        Self::after(&PodSwap::default(), entries)
+    }
+
+    /// The same, with what an earlier table knew of what they can swap out.
+    pub fn after(before: &PodSwap, mut entries: Vec<Arc<PodEntry>>) -> Self {
         entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let above = StatFlusher::of(above(&entries).iter().map(|dir| &**dir));
-        let swap = Arc::new(PodSwap::of(entries.iter().map(|entry| &*entry.memory)));
+        let swap = PodSwap::after(before, entries.iter().map(|entry| &entry.memory));
         Self {
             history: CounterHistory::new(entries.len()),
             seen: vec![0; entries.len()],
             entries,
             candidates,
             above,
-            swap,
+            swap: Arc::new(swap),
         }
     }
 

@@ -9,7 +9,10 @@ use std::{
 use evictd_engine::model::usage::MachineMemory;
 use evictd_sys::{fs::PathError, page::page_size};
 
-use crate::kernfile::{bad_message, for_each_line, malformed, number, open_primed, pread};
+use crate::{
+    kernfile::{bad_message, for_each_line, malformed, number, open_primed, pread},
+    proc::watermarks::RaisedWatermarks,
+};
 
 /// The kernel's own estimate of what can still be allocated without swapping, held open: `MemAvailable` of meminfo
 /// (`si_mem_available`). Slab, page tables, huge pages and the watermarks' reserves are not in it, all of which the
@@ -18,6 +21,7 @@ use crate::kernfile::{bad_message, for_each_line, malformed, number, open_primed
 pub struct MemAvailable {
     meminfo: File,
     balloon: Balloon,
+    raised: Option<RaisedWatermarks>,
 }
 
 /// Whether pages are reclaimed by generations (MGLRU, `lru_gen_enabled`), below a sysfs mount.
@@ -64,6 +68,7 @@ impl MemAvailable {
         Ok(Self {
             meminfo: open_meminfo(proc, &["MemTotal:", "MemAvailable:"])?,
             balloon: Balloon::None,
+            raised: None,
         })
     }
 
@@ -72,6 +77,11 @@ impl MemAvailable {
     pub fn with_balloon(mut self, balloon: Balloon) -> Self {
         self.balloon = balloon;
         self
+    }
+
+    /// From now on what these keep back beyond the default is available.
+    pub fn set_raised_watermarks(&mut self, raised: Option<RaisedWatermarks>) {
+        self.raised = raised;
     }
 
     /// Reads the machine's memory at this moment. Does not allocate.
@@ -94,18 +104,18 @@ impl MemAvailable {
         // killer for them.
         let huge_pages = line("Hugetlb:").unwrap_or(0);
         let total = total.saturating_sub(taken).saturating_sub(huge_pages);
-        let available = available.saturating_add(given_back).min(total);
         // `KReclaimable` since 4.20.
         let slab = line("KReclaimable:").or_else(|| line("SReclaimable:"));
-        let lines = [
-            line("MemFree:"),
-            line("Active(file):"),
-            line("Inactive(file):"),
-            slab,
-        ];
-        let reclaimable = lines
-            .into_iter()
-            .try_fold(given_back, |sum, line| Some(sum + line?));
+        let lines = || {
+            let cache = line("Active(file):")? + line("Inactive(file):")?;
+            Some([line("MemFree:")?, cache, slab?])
+        };
+        let lines = lines();
+        let raised = self.raised.zip(lines);
+        let above_default = raised.map_or(0, |(raised, lines)| raised.available(lines));
+        let available = available.max(above_default);
+        let available = available.saturating_add(given_back).min(total);
+        let reclaimable = lines.map(|lines| lines.iter().sum::<u64>() + given_back);
         Ok(MachineMemory {
             total,
             available,
@@ -387,6 +397,34 @@ mod tests {
         assert_eq!(mib(180, 58, 119), (119, 670));
         assert_eq!(mib(130, 108, 94), (94, 670));
         assert_eq!(mib(80, 108, 44), (44, 720));
+    }
+
+    /// Free memory is below the high watermarks, and the kernel calls all of it kept back.
+    // R40
+    #[test]
+    fn what_raised_watermarks_keep_back_is_available() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = |free: u64, available: u64, raised: Option<[u64; 2]>| {
+            let text = format!(
+                "MemTotal: {} kB\nMemFree: {} kB\nMemAvailable: {} kB\nActive(file): 1024 kB\nInactive(file): 1024 kB\n\
+                 KReclaimable: 102400 kB\n",
+                1000 << 10,
+                free << 10,
+                available << 10,
+            );
+            fs::write(dir.path().join("meminfo"), text).unwrap();
+            let mut memory = MemAvailable::open(dir.path()).unwrap();
+            let raised = raised.map(|mib| mib.map(|mib| mib << 20));
+            memory.set_raised_watermarks(
+                raised.map(|[reserve, low]| RaisedWatermarks { reserve, low }),
+            );
+            memory.read().unwrap().available >> 20
+        };
+        assert_eq!(left(180, 0, None), 0);
+        // Half of page cache is kept back, and of slab what lies below the low watermarks.
+        assert_eq!(left(180, 0, Some([30, 20])), 180 - 30 + 1 + 80);
+        assert_eq!(left(10, 0, Some([300, 20])), 0);
+        assert_eq!(left(180, 700, Some([30, 20])), 700);
     }
 
     #[test]

@@ -7,3 +7,4 @@ pub mod pidfd;
 pub mod pids;
 pub mod process;
 pub mod psi;
+pub mod watermarks;

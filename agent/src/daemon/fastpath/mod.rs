@@ -12,7 +12,7 @@ use evictd_fastpath::{
 use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
 use evictd_store::restore::Restored;
 
-use super::{RunError, evictions::restore};
+use super::{RunError, evictions::restore, memory::look_at_watermarks};
 
 pub(super) use pinned_guard::stop_for_pause;
 
@@ -52,6 +52,7 @@ impl RunningFastPath {
             limiter,
         } = beginning;
         let (control, events) = (FastPathControl::new()?, FastPathEventQueue::new()?);
+        look_at_watermarks(&control);
         let status = Arc::<FastPathStatus>::default();
         let mut pins = pinned_guard::pin(config, &mut *trigger);
         let is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);

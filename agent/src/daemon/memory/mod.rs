@@ -6,9 +6,15 @@ mod allocatable;
 mod node;
 mod scope;
 
+use std::path::Path;
+
 use evictd_config::Config;
+use evictd_fastpath::FastPathControl;
 use evictd_manager::Command;
-use evictd_node::{cgroup::protection::Protection, memory_scope::Scope, pods::table::PodTable};
+use evictd_node::{
+    cgroup::protection::Protection, memory_scope::Scope, pods::table::PodTable,
+    proc::watermarks::raised_watermarks,
+};
 
 use crate::daemon::{Agent, RunError};
 pub use allocatable::Allocatable;
@@ -63,6 +69,12 @@ pub fn protection(node: &Scope) -> Protection {
     Protection::below(node.cgroup().path(), node.is_limited())
 }
 
+/// Tells the fast path what raised watermarks keep back.
+pub fn look_at_watermarks(control: &FastPathControl) {
+    let raised = raised_watermarks(Path::new("/proc"));
+    control.set_raised_watermarks(raised.map(|(raised, _)| raised));
+}
+
 impl Agent {
     /// Hands over the node's scope when its capacity has changed, its cgroup is another one, or swap has come or gone;
     /// the pods with what they may swap out.
@@ -80,7 +92,8 @@ impl Agent {
         self.manager
             .send(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();
-        self.publish(Some(Box::new(PodTable::new(entries))));
+        let table = PodTable::after(&self.pods.swap, entries);
+        self.publish(Some(Box::new(table)));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.

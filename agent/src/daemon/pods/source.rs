@@ -18,7 +18,7 @@ use evictd_engine::{Pod, model::settings::Mode, node_reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{DirResolver, ScanTarget};
 use evictd_node::{
-    cgroup::tree::FollowedCgroups,
+    cgroup::{swap::PodSwap, tree::FollowedCgroups},
     fs::mounts::MountPoints,
     pods::{
         builder::{PodTableBuilder, PodUpdate},
@@ -148,6 +148,13 @@ impl PodSource {
             }
             // A few pods, whose cgroups are looked at all at once.
             Self::Manifest { .. } => self.refresh(),
+        }
+    }
+
+    /// Sets what is known of the swap of those in the table in use; of a manifest's few pods all is read for each table.
+    pub fn set_swap(&mut self, swap: &Arc<PodSwap>) {
+        if let Self::Cluster { joined, .. } = self {
+            joined.swap = Arc::clone(swap);
         }
     }
 

@@ -18,7 +18,7 @@ use evictd_node::{
 
 use tokio::time::Instant;
 
-use crate::daemon::Agent;
+use crate::daemon::{Agent, memory::look_at_watermarks};
 
 /// How long a change waits below a pod that has been there for a while. Most short-lived containers are gone by then,
 /// and cost one look at a directory instead of two times all files of the pod.
@@ -34,7 +34,7 @@ pub struct PublishedPods {
     /// The pods.
     pub entries: Vec<Arc<PodEntry>>,
     /// Memory that the pods can swap out.
-    swap: Arc<PodSwap>,
+    pub swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
     set: PodSet,
     /// Mount of the memory hierarchy.
@@ -195,19 +195,22 @@ impl Agent {
         self.pods.set = pods.clone();
         self.pods.entries.clone_from(&table.entries);
         self.pods.swap = Arc::clone(&table.swap);
+        self.pod_source.set_swap(&table.swap);
         self.manager.scanner.set_targets(targets);
         self.manager.send(Command::Pods(pods));
         self.oom.attributor.set_pods(&table.entries);
         self.fastpath.control.send_table(table);
     }
 
-    /// Reads what is read of each pod once a second: swap and protected memory.
+    /// Reads once a second what the fast path does not read: swap and protected memory of each pod, and the machine's
+    /// watermarks.
     pub fn look_at_pods(&self) {
         self.fastpath.control.free_retired();
         let pods = || self.pods.entries.iter().map(|entry| &*entry.memory);
-        self.pods.swap.refresh(pods());
+        self.pods.swap.refresh();
         let protected = self.memory.protection.cache_of(pods());
         self.fastpath.control.set_protected(protected);
+        look_at_watermarks(&self.fastpath.control);
     }
 }
 
