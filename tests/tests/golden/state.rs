@@ -28,6 +28,7 @@ fn incident(is_full: bool) -> Incident {
         stat_lag: 17,
         estimated: 0,
         available: 1,
+        beyond_guard: 0,
         threshold: 2,
         resolved: 3,
         used: 4,

@@ -195,7 +195,7 @@ fn the_sample_and_the_report_are_stages() {
         outcome: "deleted".into(),
     };
     let incident = incident(|i| {
-        let pace_inputs = evictd_engine::pace::PaceInputs {
+        let pace_inputs = PaceInputs {
             now: 1_000_150_000,
             ..Default::default()
         };
