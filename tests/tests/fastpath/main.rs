@@ -3,6 +3,7 @@
 mod allocatable;
 mod allocates_nothing;
 mod chaos;
+mod drawn;
 mod evicts;
 mod guard;
 mod machine;

@@ -35,9 +35,9 @@ const SCENES: &str = "fastpath::";
 const ON_V2: [OnMachine; 1] = [("6.12", Cgroup::V2)];
 const MIB_FOR_SCENES: &str = "8192";
 
-/// Integration tests of the nightly run alone: they try the project's own tools, or measure what no commit is judged by,
-/// and take longer than every change can wait.
-const NIGHTLY: [&str; 2] = ["agent::bench_smoke", "kernel::overhead"];
+/// Integration tests of the nightly run alone: they try the project's own tools, look for scenes that no test has, or measure
+/// what no commit is judged by, and take longer than every change can wait.
+const NIGHTLY: [&str; 3] = ["agent::bench_smoke", "fastpath::drawn", "kernel::overhead"];
 
 /// Which tests.
 #[derive(clap::Args)]
