@@ -805,6 +805,29 @@ fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, true, Some(2_000_000_000));
 }
 
+/// The container stands still close to its limit, and then grows at full speed: the first look at that is a few milliseconds
+/// before the OOM killer acts.
+#[test]
+fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
+    skip_if!(not_root());
+    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
+    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
+    pods.push(pod("leaks", "310Mi"));
+    let mut files = Files::of("pace-pause", 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let scope = files.scope();
+    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
+    let app = scope.child("leaks/app").unwrap();
+    scope.limit_child("leaks/app", 300 * MIB).unwrap();
+    let _agent = files.start(&[]);
+    let mut leak = Hog::start(&app, &["--mib", "400", "--head", "272", "--wait"]).unwrap();
+    leak.take_head().unwrap();
+    std::thread::sleep(MOMENT);
+    leak.go().unwrap();
+    ends_at_its_limit(&mut leak, &files, &mut neighbours);
+}
+
 /// Each pod has three containers with limits, and all grow a little beside the one that leaks: what each of them holds is remembered.
 #[test]
 fn a_growth_up_to_a_limit_is_known_among_many_containers() {

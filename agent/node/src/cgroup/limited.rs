@@ -154,6 +154,11 @@ const SETTLED_NS: u64 = MONITORING_INTERVAL_NS;
 const FORCED_PART: u64 = 32;
 
 impl LimitedCgroup {
+    /// Bytes of the limit when it was read last.
+    pub fn last_limit(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
     /// `None`: it has no limit.
     fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
         // The first read takes the kernel's buffer, as that of `open_primed`.
