@@ -24,8 +24,8 @@ pub(crate) const STEADY_NS: u64 = 250 * MS;
 const RECENT_NS: u64 = 100 * MS;
 /// A cgroup meets its limit where less than this part of it is left: page cache and what CPUs charge in advance.
 const AT_LIMIT: u64 = 32;
-/// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
-const FORGET_NS: u64 = SECOND;
+/// A cgroup that was read longer ago, in nanoseconds, has no steady growth. Those that stand still are read once a second.
+const FORGET_NS: u64 = 3 * SECOND / 2;
 
 /// CPUs that charge for one cgroup at once: of more seldom all do, and what is growth of the scope has to be growth of a
 /// pod.
@@ -181,7 +181,7 @@ impl Growers {
             true => highest,
             false => latest,
         };
-        let grown = grown_to.saturating_sub(growth.amount_at(since));
+        let grown = grown_to.saturating_sub(growth.amount_at(since, STEADY_NS));
         // What CPUs charge in advance is no growth.
         let grown = if grown < self.jump { 0 } else { grown };
         (grown, steady.map_or(0, Grown::per_second))

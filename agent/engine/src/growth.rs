@@ -374,9 +374,10 @@ impl Growth {
         longest
     }
 
-    /// The amount at a time: between two samples it has grown steadily. Before the first sample it was that of the first,
-    /// and where it has shrunk between two of them that of the later one.
-    pub fn amount_at(&self, time: u64) -> u64 {
+    /// The amount at a time: between two samples it has grown steadily, but until then no faster than before the first of
+    /// them, as far as that is known over `shortest` nanoseconds: a growth that was faster has begun since. Before the first
+    /// sample it was that of the first, and where it has shrunk between two of them that of the later one.
+    pub fn amount_at(&self, time: u64, shortest: u64) -> u64 {
         let before = self.samples().filter(|sample| sample.time < time);
         let after = self.samples().filter(|sample| sample.time >= time);
         let Some(after) = after.min_by_key(|sample| sample.time) else {
@@ -386,7 +387,17 @@ impl Growth {
             return after.amount;
         };
         let grown = after.amount.saturating_sub(before.amount);
-        after.amount - scaled(grown, after.time - time, after.time - before.time)
+        let amount = after.amount - scaled(grown, after.time - time, after.time - before.time);
+        let is_earlier = |s: &Sample| s.time.saturating_add(shortest) <= before.time;
+        let earlier = self.samples().filter(is_earlier);
+        let earlier = earlier.max_by_key(|sample| sample.time);
+        let Some(earlier) = earlier.filter(|_| time < after.time) else {
+            return amount;
+        };
+        let grown = before.amount.saturating_sub(earlier.amount);
+        // Rounded up, as that above.
+        let grown = scaled(grown, time - before.time, before.time - earlier.time);
+        amount.min(before.amount.saturating_add(grown).saturating_add(1))
     }
 
     /// The highest amount since a time, and the latest.
@@ -670,7 +681,7 @@ mod tests {
         for (s, mib) in [(1, 100), (2, 140), (3, 60)] {
             growth.observe(sample(s * SECOND, mib * MIB), NOISE);
         }
-        let at = |ms: u64| growth.amount_at(ms * MS) / MIB;
+        let at = |ms: u64| growth.amount_at(ms * MS, SECOND) / MIB;
         assert_eq!(
             [at(500), at(1000), at(1500), at(2000)],
             [100, 100, 120, 140]
@@ -681,7 +692,41 @@ mod tests {
         assert_eq!(growth.highest_since(2500 * MS), (60 * MIB, 60 * MIB));
     }
 
+    // R43
+    /// It stands still, is read once a second, and then grows for some milliseconds: the last sample but one is of the pause.
+    #[test]
+    fn what_grows_after_a_pause_has_not_grown_in_it() {
+        let mut growth = Growth::default();
+        for (ms, mib) in [(0, 272), (1000, 272), (2000, 272), (2800, 300)] {
+            growth.observe(sample(1 + ms * MS, mib * MIB), NOISE);
+        }
+        let at = |ms: u64| growth.amount_at(1 + ms * MS, 250 * MS) / MIB;
+        assert_eq!(
+            [at(2000), at(2500), at(2700), at(2800)],
+            [272, 272, 272, 300]
+        );
+    }
+
     proptest! {
+        /// However seldom it is read: a growth of before counts neither as more nor as less since a time.
+        #[test]
+        fn what_grows_steadily_is_known_at_every_time(
+            speed in 0_u64..4000,
+            gaps in prop::collection::vec(1_u64..2000, 2..30),
+            part in 0.0..1.0_f64,
+        ) {
+            let (mut growth, mut ms, mut before) = (Growth::default(), 0, 0);
+            let amount = |ms: u64| ms * speed * MIB / 1000;
+            for gap in gaps {
+                growth.observe(sample(1 + ms * MS, amount(ms)), NOISE);
+                (before, ms) = (ms, ms + gap);
+            }
+            growth.observe(sample(1 + ms * MS, amount(ms)), NOISE);
+            let since = before + ((ms - before) as f64 * part) as u64;
+            let known = growth.amount_at(1 + since * MS, 250 * MS);
+            prop_assert!(known.abs_diff(amount(since)) < 100, "{known} at {since} of {ms}");
+        }
+
         /// A growth that has been seen for a while is foretold within a quarter, whatever its speed.
         #[test]
         fn a_growth_that_lasts_is_foretold(speed in 1_u64..4000, seen_ms in 700_u64..3000) {

@@ -17,6 +17,7 @@ use evictd_engine::{
     units::{MS, SECOND, nanos},
 };
 use evictd_node::{
+    cgroup::limit_writes::LimitWrites,
     memory_scope::Scope,
     pods::table::PodTable,
     proc::machine::{fastest_growth, online_cpus},
@@ -67,6 +68,7 @@ pub(super) struct MemoryMonitor {
     pub(super) cpus: u64,
     pub(super) pods: PodReadings,
     pub(super) triggers: TriggerReader,
+    pub(super) limit_writes: Arc<LimitWrites>,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// Time at which the kernel victims were published last; 0: they have to be.
@@ -127,6 +129,7 @@ impl MemoryMonitor {
             cpus,
             pods: PodReadings::new(table, cpus),
             triggers: TriggerReader::new(trigger),
+            limit_writes: Arc::new(LimitWrites::open()),
             evictions: 0,
             met_in_force: 0,
             published_at: 0,
@@ -140,6 +143,7 @@ impl MemoryMonitor {
     /// Arms the triggers for the first time.
     pub(super) fn arm_scopes(&mut self) -> io::Result<()> {
         for watched in &mut self.scopes {
+            self.limit_writes.watch(watched.scope.cgroup());
             watched.arm_all(&mut *self.triggers.set)?;
         }
         Ok(())

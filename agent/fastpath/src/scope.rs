@@ -159,6 +159,11 @@ impl WatchedScope {
     /// # Errors
     /// A file of the scope cannot be read.
     pub fn sample(&mut self, cycle: &SampleContext<'_>, mut flush: impl FnMut()) -> io::Result<()> {
+        if self.scope.follow_limit() {
+            // As where another scope is handed over for it.
+            self.spin.reset();
+            self.comes_into_force |= !self.under_pressure;
+        }
         let thresholds = self.scope.thresholds();
         let was_under_pressure = self.under_pressure;
         let resolves = self.pace.is_resolving(cycle.woken);

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use evictd_node::cgroup::limit_writes::LimitWrites;
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{FastPathControl, monitor::MemoryMonitor, spin::Wait};
@@ -30,6 +31,8 @@ pub(super) struct SharedMonitor {
     control: Arc<FastPathControl>,
     /// The hook's descriptor; `None` for the sampler.
     trigger: Option<OwnedFd>,
+    /// A limit that is lowered may be near at once, far from the one before.
+    limit_writes: Arc<LimitWrites>,
 }
 
 impl SharedMonitor {
@@ -39,6 +42,7 @@ impl SharedMonitor {
         let trigger = monitor.triggers.set.fd();
         Ok(Self {
             control: Arc::clone(&monitor.control),
+            limit_writes: Arc::clone(&monitor.limit_writes),
             trigger: trigger.map(|fd| fd.try_clone_to_owned()).transpose()?,
             monitor: Mutex::new(monitor),
         })
@@ -103,11 +107,15 @@ impl SharedMonitor {
         self.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// Sleeps until the hook or the control block is readable, and no longer than `interval`. Returns the time, and
+    /// Sleeps until the hook or the control block is readable, a limit was written, and no longer than `interval`. Returns the time, and
     /// whether the hook is readable.
     fn sleep(&self, interval: Duration) -> (u64, bool) {
-        let fds = [self.trigger_fd(), Some(self.control.fd())];
-        let [trigger, _] = poll(fds, Some(interval));
+        let limits = self.limit_writes.fd();
+        let fds = [self.trigger_fd(), Some(self.control.fd()), limits];
+        let [trigger, _, limit] = poll(fds, Some(interval));
+        if limit != 0 {
+            self.limit_writes.drain();
+        }
         (monotonic_ns(), trigger != 0)
     }
 

@@ -1,6 +1,6 @@
 //! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
 
-use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
+use std::{fs::File, io, os::unix::ffi::OsStrExt as _, path::Path};
 
 use evictd_engine::{
     Signal,
@@ -12,7 +12,7 @@ use evictd_sys::fs::PathError;
 
 use crate::{
     cgroup::{
-        memory::{MemoryCgroup, Version},
+        memory::{MemoryCgroup, Version, read_limit},
         swap::SwapHeadroom,
     },
     pods::table::PodEntry,
@@ -27,7 +27,14 @@ use crate::{
 pub struct Scope {
     cgroup: MemoryCgroup,
     signal: Signal,
+    /// By the limit that the cgroup had when it was read last.
     accounting: Accounting,
+    /// Capacity and amounts as they were given. The cgroup may have another limit by now.
+    given: (u64, MemoryThresholds),
+    /// File of the cgroup's own limit, where that is the capacity.
+    limit: Option<File>,
+    /// The most that the capacity can be, in bytes, whatever that limit.
+    largest: u64,
     /// Reader of what the kernel itself has available, where that guards the machine.
     machine: Option<MemAvailable>,
     /// Beside `machine`, if that is read.
@@ -93,12 +100,14 @@ impl Scope {
         thresholds: impl FnOnce(u64) -> MemoryThresholds,
         counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
-        let (signal, capacity, is_limited) = match kind {
-            ScopeKind::Node => (Signal::MemoryAvailable, capacity(&cgroup)?, true),
-            ScopeKind::Pods { limit } => (Signal::AllocatableMemoryAvailable, limit, true),
+        let (signal, capacity, is_limited, largest) = match kind {
+            ScopeKind::Node => (Signal::MemoryAvailable, capacity(&cgroup)?, true, u64::MAX),
+            ScopeKind::Pods { limit } => {
+                (Signal::AllocatableMemoryAvailable, limit, true, u64::MAX)
+            }
             ScopeKind::Machine { total } => {
                 let capacity = machine_capacity(&cgroup, total)?;
-                (Signal::MemoryAvailable, capacity, capacity < total)
+                (Signal::MemoryAvailable, capacity, capacity < total, total)
             }
         };
         // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing
@@ -117,6 +126,9 @@ impl Scope {
         Ok(Self {
             swap: SwapHeadroom::open(&cgroup),
             pod_swap: u64::MAX,
+            given: (capacity, thresholds),
+            limit: is_limited.then(|| cgroup.open_limit()).flatten(),
+            largest,
             cgroup: cgroup.with_kernel_counter(),
             signal,
             machine: None,
@@ -213,6 +225,33 @@ impl Scope {
         self.accounting.capacity
     }
 
+    /// The capacity that it was given, in bytes, and the amounts.
+    pub fn given(&self) -> (u64, MemoryThresholds) {
+        self.given
+    }
+
+    /// Reads the limit of its cgroup, where that is the capacity: from the next sample on it counts, before another scope
+    /// is handed over for it. Returns whether it is another one than before. Does not allocate.
+    pub fn follow_limit(&mut self) -> bool {
+        let Some(limit) = self.limit.as_ref().and_then(|file| read_limit(file).ok()) else {
+            return false;
+        };
+        let (capacity, thresholds) = self.given;
+        let is_of_pods = self.signal == Signal::AllocatableMemoryAvailable;
+        // As for a new scope: less is in force of what the pods' limit cannot keep, and a node keeps its capacity.
+        let (capacity, thresholds) = match limit.map(|limit| limit.min(self.largest)) {
+            Some(limit) if thresholds.above(limit).is_none() => (limit, thresholds),
+            Some(limit) if is_of_pods => (limit, thresholds.within(limit)),
+            // Nothing can run short.
+            None if is_of_pods => (capacity, MemoryThresholds::default()),
+            _ => (capacity, thresholds),
+        };
+        let accounting = &mut self.accounting;
+        let is_other = (accounting.capacity, accounting.thresholds) != (capacity, thresholds);
+        (accounting.capacity, accounting.thresholds) = (capacity, thresholds);
+        is_other
+    }
+
     /// The amounts.
     pub fn thresholds(&self) -> MemoryThresholds {
         self.accounting.thresholds
@@ -225,6 +264,7 @@ impl Scope {
 
     /// Replaces the amounts, none of which may be [`MemoryThresholds::above`] the capacity.
     pub fn set_thresholds(&mut self, thresholds: MemoryThresholds) {
+        self.given.1 = thresholds;
         self.accounting.thresholds = thresholds;
     }
 

@@ -28,7 +28,7 @@ use evictd_engine::{
 
 use super::{
     course::{Course, Strategy},
-    world::{Incident, Reading, ScopeKind, World},
+    world::{Incident, PodSpec, Reading, ScopeKind, World},
 };
 use crate::BarePod;
 
@@ -69,6 +69,8 @@ pub struct Evictd {
     growers: Growers,
     /// The same of those with limits of their own, and the time at which they were read last.
     limited_growers: (Growers, u64),
+    /// Time at which those were read last that stand still close to their limits.
+    near_limits_read_at: u64,
     flush: FlushDeadline,
     sample: MemorySample,
 }
@@ -205,6 +207,7 @@ impl Evictd {
             read: (0, 0),
             growers: Growers::new(WATCHED, counter_jump(0, 0)),
             limited_growers: (Growers::new(WATCHED_LIMITED, counter_jump(0, 0)), 0),
+            near_limits_read_at: 0,
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
         }
@@ -299,6 +302,29 @@ impl Evictd {
         if is_old || pod_readings::has_moved(before, available, self.distance()) {
             self.note_usages(world);
             self.watch_growers(world, WATCHED_BEFOREHAND);
+        }
+        let age = world.now - self.near_limits_read_at;
+        if self.is_near(world) && pod_readings::are_old(age, true) {
+            self.watch_near_limits(world);
+        }
+    }
+
+    /// Reads pods that stand still close to their limits, like `PodReadings::watch_near_limits`.
+    fn watch_near_limits(&mut self, world: &World<'_>) {
+        let before = std::mem::replace(&mut self.near_limits_read_at, world.now);
+        let (distance, headroom) = (self.distance(), self.sample.shortage.headroom.immediate);
+        let left_of = |(pod, spec): (usize, &PodSpec)| {
+            let limit = spec.limit.filter(|limit| *limit >= distance)?;
+            let left = limit.saturating_sub(world.usage(pod)?);
+            (left < headroom).then_some((left, pod))
+        };
+        let pods = world.incident.pods.iter().enumerate();
+        let mut most_left: Vec<_> = pods.filter_map(left_of).collect();
+        most_left.sort_unstable_by_key(|(left, _)| std::cmp::Reverse(*left));
+        for (_, pod) in most_left.into_iter().take(WATCHED) {
+            let (number, held) = (pod as u64 + 1, world.held(pod));
+            let limited = &mut self.limited_growers.0;
+            limited.note_unless_crowded(number, world.now, held, before);
         }
     }
 

@@ -104,6 +104,15 @@ impl Scene {
         Hog::start(&self.container(pod), &arguments).unwrap()
     }
 
+    /// Sets the limit of the node or of the pods' cgroup.
+    fn limit(&self, limited: Limited, mib: u64) {
+        let below = match limited {
+            Limited::Node => "",
+            Limited::Pods => "kubepods",
+        };
+        self.scope.limit_child(below, mib * MIB).unwrap();
+    }
+
     /// Waits until the pods use more than so many MiB together.
     #[track_caller]
     fn pods_hold(&self, mib: u64) {
@@ -740,6 +749,43 @@ fn a_pod_that_takes_buffers_does_not_go_in_the_place_of_a_hog() {
     assert_eq!(files.scope().oom_kills().unwrap(), 0);
 }
 
+/// A kubelet with other reservations, or `systemctl set-property`, lowers the limit while a pod grows: what is left then is used
+/// up before the agent's main thread looks at limits again, or the fast path at a scope that has so much left as this one had.
+// R1, R39
+#[test]
+fn a_limit_that_is_lowered_in_a_growth_counts_at_once() {
+    skip_if!(no_room());
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new("pace-lowered", 20 << 10, limited);
+        let _agent = scene.files.start(&[]);
+        let grows = ["--mib", "4000", "--head", "240", "--rate", "500"];
+        let mut hog = scene.start("hog", &grows);
+        scene.pods_hold(390);
+        scene.limit(limited, 512);
+        hog.killed();
+        one_goes(&scene.files);
+        scene.evicts_only(&["hog"]);
+    }
+}
+
+/// What a pod takes right after the limit was raised is there.
+// R43
+#[test]
+fn a_limit_that_is_raised_before_a_start_costs_no_pod() {
+    skip_if!(no_room());
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new("pace-more", 512, limited);
+        let _agent = scene.files.start(&[]);
+        let mut started = scene.start("hog", &["--mib", "300", "--wait"]);
+        std::thread::sleep(MOMENT);
+        scene.limit(limited, 1024);
+        started.go().unwrap();
+        scene.pods_hold(300 + EACH * NEIGHBOURS.len() as u64);
+        scene.evicts_only(&[]);
+        assert!(started.is_alive());
+    }
+}
+
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
 /// `seen`: whether the agent has seen the growth from its beginning.
 fn a_growth_up_to_a_limit_costs_no_neighbour(
@@ -811,6 +857,29 @@ fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
 fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
     a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, true, Some(2_000_000_000));
+}
+
+/// The container stands still close to its limit, and then grows at full speed: the first look at that is a few milliseconds
+/// before the OOM killer acts.
+#[test]
+fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
+    skip_if!(not_root());
+    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
+    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
+    pods.push(pod("leaks", "310Mi"));
+    let mut files = Files::of("pace-pause", 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let scope = files.scope();
+    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
+    let app = scope.child("leaks/app").unwrap();
+    scope.limit_child("leaks/app", 300 * MIB).unwrap();
+    let _agent = files.start(&[]);
+    let mut leak = Hog::start(&app, &["--mib", "400", "--head", "272", "--wait"]).unwrap();
+    leak.take_head().unwrap();
+    std::thread::sleep(MOMENT);
+    leak.go().unwrap();
+    ends_at_its_limit(&mut leak, &files, &mut neighbours);
 }
 
 /// Each pod has three containers with limits, and all grow a little beside the one that leaks: what each of them holds is remembered.

@@ -27,13 +27,17 @@ impl MemoryMonitor {
         let nearness = Nearness::new(self.fastest_growth);
         let is_near = |watched: &WatchedScope| nearness.wants_hook(watched.distance(), true);
         let age = now.saturating_sub(self.published_at);
-        let is_old = pod_readings::are_old(age, self.scopes.iter().any(is_near));
+        let is_near = self.scopes.iter().any(is_near);
+        let is_old = pod_readings::are_old(age, is_near);
         if self.published_at == 0 || is_old || self.scopes.iter().any(WatchedScope::has_moved) {
             self.published_at = now;
             self.publish_kernel_victims();
             self.scopes
                 .iter_mut()
                 .for_each(WatchedScope::note_victims_published);
+        }
+        if is_near {
+            self.pods.watch_near_limits(now, &self.scopes);
         }
     }
 

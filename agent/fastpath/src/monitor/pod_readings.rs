@@ -1,6 +1,7 @@
 //! The pods as they were last read: what they use, which of them may be evicted, and which of them grow.
 
 mod growers;
+mod near_limits;
 mod usage_cache;
 
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(crate) struct PodReadings {
     limited_growers: Growers,
     /// Time at which the pods that grow most were last read, in nanoseconds of CLOCK_MONOTONIC.
     growers_read_at: u64,
+    /// Time at which cgroups that stand still close to their limits were last read, in nanoseconds of CLOCK_MONOTONIC.
+    near_limits_read_at: u64,
     /// See [`counter_jump`].
     jump: u64,
 }
@@ -49,6 +52,7 @@ impl PodReadings {
             growers_at_limit: Growers::new(WATCHED, jump),
             limited_growers: Growers::new(WATCHED_LIMITED, jump),
             growers_read_at: 0,
+            near_limits_read_at: 0,
             jump,
         }
     }

@@ -72,7 +72,7 @@ impl MemoryMonitor {
             };
             watched.kernel_may_kill = !settings.shadow;
             let before = watched.scope.thresholds().threshold;
-            if index == NODE && watched.scope.capacity() == settings.capacity {
+            if index == NODE && watched.scope.given().0 == settings.capacity {
                 watched.scope.set_thresholds(settings.thresholds);
             }
             // Another minimum reclaim or floor is no other threshold.
@@ -98,9 +98,9 @@ impl MemoryMonitor {
         match self.scopes.get_mut(index) {
             Some(watched) if watched.scope.is_resized(&scope) => {
                 // The threshold of the node's scope comes with the settings.
-                let has_other_threshold = index == PODS
-                    && watched.scope.capacity() == scope.capacity()
-                    && watched.scope.thresholds().threshold != scope.thresholds().threshold;
+                let (before, now) = (watched.scope.given(), scope.given());
+                let has_other_threshold =
+                    index == PODS && before.0 == now.0 && before.1.threshold != now.1.threshold;
                 was_under_pressure = watched.under_pressure && !has_other_threshold;
                 watched.resize(&mut scope);
                 if has_other_threshold {
@@ -139,6 +139,7 @@ impl MemoryMonitor {
             Some(watched) => {
                 // Where it was met before, that was reported then.
                 watched.comes_into_force |= !was_under_pressure;
+                self.limit_writes.watch(watched.scope.cgroup());
                 watched.arm_all(trigger)
             }
             None => Ok(()),

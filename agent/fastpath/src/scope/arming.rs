@@ -56,6 +56,7 @@ impl ArmedTriggers {
 impl WatchedScope {
     /// Arms every slot for the first time.
     pub(crate) fn arm_all(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
+        self.scope.follow_limit();
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;

@@ -11,15 +11,12 @@ use std::{
 use evictd_engine::{
     kubelet_times::MONITORING_INTERVAL_NS, model::usage::MemoryReading, shortage::LimitedGrowth,
 };
-use evictd_sys::{clock::monotonic_ns, page::page_size};
+use evictd_sys::clock::monotonic_ns;
 
-use crate::{
-    cgroup::{
-        memory::{MemoryCgroup, limit_in},
-        swap::SwapUsage,
-        tree::{FollowedCgroup, FollowedCgroups, subdirectories},
-    },
-    kernfile::pread,
+use crate::cgroup::{
+    memory::{MemoryCgroup, read_limit},
+    swap::SwapUsage,
+    tree::{FollowedCgroup, FollowedCgroups, subdirectories},
 };
 
 /// Cgroups of one pod that have memory limits, its own and its containers', with their files held open.
@@ -157,11 +154,16 @@ const SETTLED_NS: u64 = MONITORING_INTERVAL_NS;
 const FORCED_PART: u64 = 32;
 
 impl LimitedCgroup {
+    /// Bytes of the limit when it was read last.
+    pub fn last_limit(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
     /// `None`: it has no limit.
     fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
         // The first read takes the kernel's buffer, as that of `open_primed`.
         let limit = File::open(cgroup.path.join(pod.version().limit_file())).ok()?;
-        let last = AtomicU64::new(read_limit(&limit)?);
+        let last = AtomicU64::new(read_limit(&limit).ok()??);
         let memory = match cgroup.id == pod.id() {
             true => Arc::clone(pod),
             false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
@@ -192,7 +194,7 @@ impl LimitedCgroup {
     /// Limit and memory; `None` where it is past its limit, or where that was raised lately: a pod that may write its own
     /// cgroups could raise it ahead of its growth.
     fn read(&self) -> Option<(u64, MemoryReading)> {
-        let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
+        let (limit, reading) = (read_limit(&self.limit).ok()??, self.memory.read().ok()?);
         let most = limit.saturating_add(limit / FORCED_PART);
         let now = monotonic_ns();
         self.note_limit(limit, now);
@@ -212,10 +214,6 @@ pub fn headroom_below_limits(pod: &MemoryCgroup) -> Option<u64> {
     let containers = subdirectories(pod.path());
     let rooms = containers.filter_map(|dir| room(&MemoryCgroup::open(&dir).ok()?));
     rooms.chain(room(pod)).min()
-}
-
-fn read_limit(file: &File) -> Option<u64> {
-    limit_in(pread(file, &mut [0; 32]).ok()?, page_size())
 }
 
 #[cfg(test)]

@@ -275,11 +275,22 @@ impl MemoryCgroup {
         let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
         Ok(limit_in(text.as_bytes(), page_size()))
     }
+
+    /// The file of its own limit, to be read again and again ([`read_limit`]); `None` where it has none.
+    pub(crate) fn open_limit(&self) -> Option<File> {
+        open_primed(&self.path.join(self.version.limit_file())).ok()
+    }
+}
+
+/// Reads the limit in bytes from an open file of it, `None` where there is no limit. Does not allocate.
+pub(crate) fn read_limit(file: &File) -> io::Result<Option<u64>> {
+    let mut buffer = [0; 32];
+    Ok(limit_in(pread(file, &mut buffer)?, page_size()))
 }
 
 /// The limit that a file of v1 or v2 tells. For "no limit" v2 has a word, and v1 the largest multiple of a page below
 /// 2^63.
-pub(super) fn limit_in(text: &[u8], page_size: u64) -> Option<u64> {
+fn limit_in(text: &[u8], page_size: u64) -> Option<u64> {
     let unlimited = i64::MAX as u64 / page_size * page_size;
     number(text).filter(|limit| *limit < unlimited)
 }

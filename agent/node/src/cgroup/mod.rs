@@ -3,6 +3,7 @@
 pub mod end;
 pub mod hierarchy;
 pub mod kill;
+pub mod limit_writes;
 pub mod limited;
 pub mod members;
 pub mod memory;

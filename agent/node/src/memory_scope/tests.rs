@@ -214,3 +214,40 @@ fn a_containers_limit_is_its_capacity() {
         (70 * MIB, 70 * MIB)
     );
 }
+
+/// Until another scope is handed over for the limit that the cgroup has by now.
+#[test]
+fn another_limit_counts_from_the_next_look_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = |text: &str| fs::write(dir.path().join("memory.max"), text).unwrap();
+    for (kind, below_threshold, unlimited) in [
+        (ScopeKind::Node, (1000, 100), (1000, 100)),
+        (ScopeKind::Pods { limit: 1000 * MIB }, (80, 8), (1000, 0)),
+    ] {
+        container(dir.path(), &format!("{}\n", 1000 * MIB));
+        let cgroup = MemoryCgroup::open(dir.path()).unwrap();
+        let mut scope = Scope::open(cgroup, kind, |_| threshold(), false).unwrap();
+        let mut seen = |text: &str| {
+            limit(text);
+            let is_other = scope.follow_limit();
+            assert!(!scope.follow_limit(), "it is told once");
+            let amounts = (scope.capacity() / MIB, scope.thresholds().threshold / MIB);
+            let left = scope.sample().unwrap().guarded_available / MIB;
+            assert_eq!(left, amounts.0.saturating_sub(500), "{text}");
+            is_other.then_some(amounts)
+        };
+        assert_eq!(seen("1048576000\n"), None);
+        assert_eq!(seen("734003200\n"), Some((700, 100)));
+        assert_eq!(seen("2097152000\n"), Some((2000, 100)));
+        // As where another scope is handed over.
+        assert_eq!(seen("83886080\n"), Some(below_threshold));
+        let changes = below_threshold != unlimited;
+        assert_eq!(seen("max\n"), changes.then_some(unlimited));
+        assert_eq!(scope.given(), (1000 * MIB, threshold()));
+    }
+    // The limit of a container that is a node is no more than the machine has.
+    let mut scope = container(dir.path(), &format!("{}\n", 800 * MIB));
+    limit("900000000000\n");
+    assert!(scope.follow_limit());
+    assert_eq!(scope.capacity(), 1000 * MIB);
+}
