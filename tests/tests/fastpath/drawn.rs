@@ -68,7 +68,7 @@ impl Scene {
             });
         }
         for number in 0..rng.u64(0..3) {
-            let size = one_of(rng, &[60, 200, 400, 900, 2000]);
+            let size = one_of(rng, &[60, 200, 400, 900, 1300]);
             let files = format!("--size {size} --mib {}", size * rng.u64(1..6));
             let limit = rng.u64(40..150).min(room.saturating_sub(5));
             let rate = one_of(rng, &[0, 20, 100, 500]);
@@ -139,7 +139,7 @@ impl Scene {
 
     /// Plays it; what went wrong.
     fn play(&self) -> Result<(), String> {
-        let disk = Disk::new("ext4", 6000, 200_000).unwrap();
+        let disk = Disk::new("ext4", 3000, 200_000).unwrap();
         let node = if self.of_pods { 4 * self.mib } else { self.mib };
         let manifest = self.pods.iter().map(|pod| {
             json!({ "name": pod.name, "cgroup": format!("kubepods/burstable/pod-{}", pod.name), "priority": pod.priority,

@@ -1,8 +1,10 @@
 //! Cgroups that stand still close to limits of their own. What they hold is known before they grow: a growth at full speed from
 //! there ends at the limit some milliseconds later.
 
-use evictd_engine::{growers::WATCHED, sampling::pod_readings};
-use evictd_node::pods::table::Largest;
+use evictd_engine::{
+    growers::{Largest, WATCHED},
+    sampling::pod_readings,
+};
 use evictd_sys::clock::monotonic_ns;
 
 use super::PodReadings;
