@@ -4,8 +4,10 @@ use crate::units::{MS, SECOND, scaled};
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = MS;
-/// Over less than this a growth is not steady: CPUs charge in batches.
+/// Over less than this a growth is not steady.
 const STEADY_NS: u64 = 100 * MS;
+/// All pods together have grown by so many times what CPUs charge in advance before the growth of each is known.
+const JUMPS: u64 = 4;
 /// Least age difference between `latest` and each entry of `older`, in nanoseconds.
 const OLDER_NS: u64 = SECOND;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
@@ -78,8 +80,8 @@ impl CounterHistory {
         &self.grew
     }
 
-    /// Returns the growth of each pod over a tenth of a second at least, in bytes per second; 0 where it is not known, or has
-    /// ended.
+    /// Returns the growth of each pod over a tenth of a second at least, in bytes per second; 0 where it is not known. Each CPU
+    /// charges in advance for one cgroup or few: that of one pod may be wrong by as much, and so may the sum of all.
     pub fn steadily(&self) -> &[u64] {
         &self.steadily
     }
@@ -103,36 +105,27 @@ impl CounterHistory {
             *before = usage;
         }
         latest.at = now;
-        for position in 0..self.steadily.len() {
-            let growth = self.steady_growth(position, jump);
-            if let Some(steadily) = self.steadily.get_mut(position) {
-                *steadily = growth;
-            }
-        }
+        self.note_steady_growth(jump);
     }
 
-    /// A pod's growth per second over the shortest time in which it has grown by more than a `jump`, and no less in the last tenth
-    /// of a second than a quarter of that.
-    fn steady_growth(&self, position: usize, jump: u64) -> u64 {
-        let now = self.latest.at;
-        let usage = self.latest.bytes.get(position).copied().unwrap_or(0);
-        let is_known = |past: &&Counters| past.at > 0 && now.saturating_sub(past.at) >= STEADY_NS;
-        let pasts = self.recent.iter().chain(&self.older).filter(is_known);
-        let mut growths = pasts.map(|past| {
-            let grown = past.grown(position, usage);
-            (grown, scaled(grown, SECOND, now.saturating_sub(past.at)))
-        });
-        let Some((grown, lately)) = growths.next() else {
-            return 0;
+    /// What each pod has grown by over the shortest time in which all together have grown by more than CPUs charge in advance.
+    fn note_steady_growth(&mut self, jump: u64) {
+        let latest = &self.latest;
+        let grown = |past: &Counters, position: usize| {
+            let now = latest.bytes.get(position).copied().unwrap_or(0);
+            past.grown(position, now)
         };
-        if grown >= jump {
-            return lately;
-        }
-        let steady = growths.find(|(grown, _)| *grown >= jump);
-        let steady = steady.map_or(0, |(_, per_second)| per_second);
-        match lately >= steady / 4 {
-            true => steady,
-            false => 0,
+        let elapsed = |past: &Counters| latest.at.saturating_sub(past.at);
+        let pods = latest.bytes.len();
+        let is_enough = |past: &&Counters| {
+            let all = (0..pods).fold(0_u64, |sum, at| sum.saturating_add(grown(past, at)));
+            past.at > 0 && elapsed(past) >= STEADY_NS && all >= jump.saturating_mul(JUMPS)
+        };
+        let past = self.recent.iter().chain(&self.older).find(is_enough);
+        for (position, steadily) in self.steadily.iter_mut().enumerate() {
+            *steadily = past.map_or(0, |past| {
+                scaled(grown(past, position), SECOND, elapsed(past))
+            });
         }
     }
 
@@ -204,22 +197,36 @@ mod tests {
         assert_eq!(history.grew(), [100_000, 0]);
     }
 
-    /// Each CPU charges a batch of pages at once: between two looks a pod that grows slowly does not move.
+    /// Each CPU charges a batch of pages at once: between two looks a pod that grows slowly does not move, and of many pods none
+    /// has grown by what 64 CPUs charge in advance.
     #[test]
-    fn a_steady_growth_is_known_whether_it_is_new_slow_or_over() {
-        let mut history = CounterHistory::new(4);
-        let batch = |bytes: u64| bytes >> 18 << 18;
+    fn a_steady_growth_of_many_is_known() {
+        let mut history = CounterHistory::new(62);
         for look in 1..=400 {
             let ms = look * 10;
-            let slow = batch(ms * 10 * STILL / 1000);
-            let new = ms.saturating_sub(3800) * 50 * STILL / 1000;
+            let slow = (ms * 6 * STILL / 1000) >> 18 << 18;
             let over = ms.min(3000) * 50 * STILL / 1000;
-            let buffer = look % 2 * STILL;
-            history.note(ms * MS, [slow, new, over, buffer].into_iter(), 2 * STILL);
+            let new = ms.saturating_sub(3800) * 50 * STILL / 1000;
+            let pods = [over, new].into_iter().chain([slow; 60]);
+            history.note(ms * MS, pods, 16 * STILL);
         }
-        let steadily = [0, 1, 2, 3].map(|pod| history.steadily()[pod] >> 20);
-        assert!((8..=12).contains(&steadily[0]), "{steadily:?}");
-        assert!((45..=55).contains(&steadily[1]), "{steadily:?}");
-        assert_eq!(steadily[2..], [0, 0]);
+        let [over, new, ref slow @ ..] = history.steadily()[..] else {
+            panic!("62 pods")
+        };
+        assert_eq!((over, new >> 20), (0, 50));
+        assert!(
+            slow.iter().all(|slow| (5..=8).contains(&(slow >> 20))),
+            "{slow:?}"
+        );
+        // Batches of CPUs alone.
+        let mut history = CounterHistory::new(62);
+        for look in 1..=400 {
+            history.note(
+                look * 10 * MS,
+                (0..62).map(|pod| (look + pod) % 2 * STILL / 4),
+                16 * STILL,
+            );
+        }
+        assert_eq!(history.steadily(), [0; 62]);
     }
 }

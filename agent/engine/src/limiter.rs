@@ -236,9 +236,14 @@ impl EvictionLimiter {
         self.exempts_growers.store(exempt, Ordering::Relaxed);
     }
 
+    /// Whether they do.
+    pub fn exempts_growers(&self) -> bool {
+        self.exempts_growers.load(Ordering::Relaxed)
+    }
+
     /// Whether the node's rate is used up but for the pods that make an urgent growth.
     pub fn is_beyond_rate(&self, now: u64) -> bool {
-        self.exempts_growers.load(Ordering::Relaxed) && self.left_of_node_rate(now) == 0
+        self.exempts_growers() && self.left_of_node_rate(now) == 0
     }
 
     /// The bounds that hold at this moment for a planner of a mode.
@@ -252,7 +257,7 @@ impl EvictionLimiter {
             allows_own_limits: !self.awaits_rules(now),
             awaits_removals: now < self.removals_awaited_until.load(Ordering::Relaxed),
             left_of_node_rate: self.left_of_node_rate(now),
-            exempts_growers: self.exempts_growers.load(Ordering::Relaxed),
+            exempts_growers: self.exempts_growers(),
         }
     }
 

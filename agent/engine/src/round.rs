@@ -18,6 +18,7 @@ use crate::{
         SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, goes_by_order_alone,
         is_eligible, pass_over_all_but_growers, pass_over_in_vain, select,
     },
+    units::scaled,
 };
 
 /// Victims that may be on their way at once: at this number no other pod is signalled.
@@ -63,6 +64,9 @@ pub trait Pods {
 
     /// Whether the node's rate is used up but for the pods that make the growth.
     fn is_beyond_rate(&self) -> bool;
+
+    /// Whether the pods that make the growth go beyond that rate.
+    fn exempts_growers(&self) -> bool;
 
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
     fn has_evicted_lately(&self) -> bool;
@@ -150,6 +154,8 @@ struct GrowthRate {
     steady: u64,
     /// The shortest window, in nanoseconds, over which it is urgent: the growth of pods is measured over as long at least.
     shortest: u64,
+    /// Whether counters tell which pods make it: not where page cache that grows is what makes it urgent.
+    by_counters: bool,
 }
 
 impl Round {
@@ -181,6 +187,7 @@ impl Round {
                     per_second,
                     steady: steady.map_or(per_second, |steady| steady.min(per_second)),
                     shortest,
+                    by_counters: !for_growers,
                 };
                 self.evict_urgently(pods, urgent)
             }
@@ -302,7 +309,7 @@ impl UrgentEvictions {
         self.choice.out_of_order |= match next {
             NextVictim::First => exclude_in_vain(pods, self.growth),
             NextVictim::Growing => {
-                let growers = growers_of(pods, self.growth);
+                let growers = growers_of(pods, self.growth).growers;
                 let loaded = pods.candidates();
                 let per_second = self.growth.per_second;
                 exclude_not_growing(loaded.candidates, loaded.grew, &growers, per_second);
@@ -370,17 +377,6 @@ impl UrgentEvictions {
 }
 
 impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
-    /// Reads the pods that grow in full.
-    fn read_growers(&mut self, growers: &[(u64, usize)]) {
-        for (_, position) in growers.iter().filter(|(grew, _)| *grew > 0) {
-            if let Some(candidate) = self.candidates.get_mut(*position)
-                && let Some(reading) = (self.read)(*position)
-            {
-                (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
-            }
-        }
-    }
-
     /// The position of the candidate that comes first in the order of eviction, which is chosen ([`select`]).
     pub fn choose(self, rules: SelectionCriteria, among: Among) -> Option<usize> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
@@ -416,54 +412,91 @@ fn exclude_without_processes(pods: &mut impl Pods) -> bool {
     any
 }
 
-/// The pods that make a growth, the one that grows most last. Where those that are read in full do not make half of it the others
-/// count by their counters, as far as all together are not more: then page cache would be among it.
-fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> [(u64, usize); MAX_GROWERS] {
+/// The pods that make a growth.
+struct Growing {
+    /// What each grows by, in bytes per second, and its position.
+    growers: [(u64, usize); MAX_GROWERS],
+    /// What others grow by that may be evicted.
+    unlisted: u64,
+}
+
+/// Finds the pods that make a growth, and reads them in full. Where those that are watched do not make half of it the others count by
+/// their counters, as far as all together are not more: then page cache would be among it.
+fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> Growing {
     let known = pods.growers(urgent.shortest);
-    let steadily = pods.candidates().steadily;
-    let mut growers = Largest::<MAX_GROWERS>::default();
+    let loaded = pods.candidates();
+    let mut largest = Largest::<MAX_GROWERS>::default();
+    let mut unlisted = 0_u64;
     for grower in known {
-        growers.offer(grower.growth, grower.position);
+        largest.offer(grower.growth, grower.position);
     }
-    let sum = |growth: u64, more| growth.saturating_add(more);
-    let read = known.iter().map(|grower| grower.growth).fold(0, sum);
-    if read >= urgent.steady / 2 {
-        return growers.0;
-    }
-    let others = || {
-        steadily.iter().enumerate().map(|(position, by_counter)| {
-            let grower = known.iter().find(|grower| grower.position == position);
-            let growth = match grower {
-                Some(grower) if grower.growth > 0 => 0,
-                Some(grower) => grower.at_most.min(*by_counter),
-                None => *by_counter,
-            };
-            (growth, position)
-        })
+    let watched = known.iter().map(|grower| grower.growth);
+    let watched = watched.fold(0, u64::saturating_add);
+    let by_counter = |position: usize, state: CandidateState| {
+        let is_over = matches!(
+            state,
+            CandidateState::Terminating | CandidateState::Unavailable
+        );
+        let growth = loaded.steadily.get(position).copied().unwrap_or(0);
+        match known.iter().find(|grower| grower.position == position) {
+            _ if is_over => 0,
+            Some(grower) if grower.growth > 0 => 0,
+            Some(grower) => grower.at_most.min(growth),
+            None => growth,
+        }
     };
-    let all = others().map(|(growth, _)| growth).fold(read, sum);
-    if all <= urgent.per_second.saturating_add(urgent.per_second / 2) {
-        for (growth, position) in others() {
-            growers.offer(growth, position);
+    if urgent.by_counters && watched < urgent.steady / 2 {
+        let others = loaded.candidates.iter().enumerate();
+        let others = others.map(|(at, candidate)| (by_counter(at, candidate.state), at, candidate));
+        let all = others
+            .clone()
+            .fold(watched, |sum, (growth, ..)| sum.saturating_add(growth));
+        if all <= urgent.per_second.saturating_add(urgent.per_second / 2) {
+            for (growth, at, _) in others.filter(|(_, _, candidate)| is_eligible(candidate)) {
+                largest.offer(growth, at);
+                unlisted = unlisted.saturating_add(growth);
+            }
         }
     }
-    growers.0
+    let mut growers = largest.0;
+    for (growth, position) in growers.iter_mut().filter(|(growth, _)| *growth > 0) {
+        let Some(candidate) = loaded.candidates.get_mut(*position) else {
+            continue;
+        };
+        let is_watched = known
+            .iter()
+            .any(|g| g.position == *position && g.growth > 0);
+        if !is_watched {
+            unlisted = unlisted.saturating_sub(*growth);
+        }
+        if let Some(reading) = (loaded.read)(*position) {
+            (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+            if !is_watched {
+                // The part of a counter's growth that is page cache is not known, that of the pod's memory is.
+                *growth = scaled(*growth, reading.unreclaimable(), reading.usage.max(1));
+            }
+        }
+    }
+    Growing { growers, unlisted }
 }
 
 /// Excludes the pods that do not make the growth, where it is theirs alone to end it, or the node's rate is used up and
 /// exempts them. Whether one is left.
 fn exclude_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
-    let mut growers = growers_of(pods, urgent);
-    let rules = pods.rules();
-    let mut loaded = pods.candidates();
-    loaded.read_growers(&growers);
+    let Growing {
+        mut growers,
+        unlisted,
+    } = growers_of(pods, urgent);
     let growth = UrgentGrowth {
         per_second: urgent.per_second,
         steady: urgent.steady,
         growers: &mut growers,
+        unlisted,
         allowed: 0,
+        exempts_growers: true,
     };
-    pass_over_all_but_growers(loaded.candidates, rules, growth)
+    let rules = pods.rules();
+    pass_over_all_but_growers(pods.candidates().candidates, rules, growth)
 }
 
 /// Excludes the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
@@ -473,12 +506,14 @@ fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
     if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
         return false;
     }
-    let (rules, mut growers) = (pods.rules(), growers_of(pods, urgent));
-    let mut loaded = pods.candidates();
-    loaded.read_growers(&growers);
+    let (rules, exempts_growers) = (pods.rules(), pods.exempts_growers());
+    let Growing {
+        mut growers,
+        unlisted,
+    } = growers_of(pods, urgent);
     let Candidates {
         candidates, read, ..
-    } = loaded;
+    } = pods.candidates();
     let exact = |position, usage| {
         let reading = read(position);
         reading.map_or((usage, 0), |r| {
@@ -489,7 +524,9 @@ fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
         per_second: urgent.per_second,
         steady: urgent.steady,
         growers: &mut growers,
+        unlisted,
         allowed,
+        exempts_growers,
     };
     pass_over_in_vain(candidates, rules, growth, exact)
 }
@@ -526,6 +563,7 @@ mod tests {
         spared: usize,
         dying: usize,
         is_beyond_rate: bool,
+        exempts_growers: bool,
         /// So many at the end were asked to go, which the node's rate counts already.
         requested: usize,
         /// Those that grow, in MiB per second, and their positions.
@@ -556,6 +594,7 @@ mod tests {
                 spared: 0,
                 dying: 0,
                 is_beyond_rate: false,
+                exempts_growers: false,
                 requested: 0,
                 growers: Vec::new(),
                 steadily: Vec::new(),
@@ -614,6 +653,10 @@ mod tests {
 
         fn is_beyond_rate(&self) -> bool {
             self.is_beyond_rate
+        }
+
+        fn exempts_growers(&self) -> bool {
+            self.is_beyond_rate || self.exempts_growers
         }
 
         fn has_evicted_lately(&self) -> bool {
@@ -757,6 +800,61 @@ mod tests {
             }
             urgent_growth(1).run(&mut listed);
             assert_eq!(listed.chosen, [expected], "{by_counter} {cache_is_read}");
+        }
+    }
+
+    /// As many as a large node has, of which no 64 make half; and some of which have been chosen in shadow mode, and grow on.
+    #[test]
+    fn half_of_a_growth_may_be_that_of_a_hundred_pods() {
+        for terminating in [0, 100] {
+            let mut pods = vec![(0, 6); 3];
+            pods.resize(163 + terminating, (0, 20));
+            let mut listed = Listed {
+                steadily: vec![0; 3],
+                ..Listed::new(&pods)
+            };
+            listed.steadily.resize(pods.len(), 6 * MIB);
+            for candidate in &mut listed.candidates[3..] {
+                candidate.inputs.priority = 100;
+            }
+            for candidate in &mut listed.candidates[163..] {
+                candidate.state = CandidateState::Terminating;
+            }
+            let growth = urgent_growth_of(960 * MIB);
+            assert!(exclude_all_but_growers(&mut listed, growth));
+            let goes = |at: usize| listed.candidates[at].state == CandidateState::Eligible;
+            assert!(!goes(0) && goes(3));
+        }
+    }
+
+    /// Pods of a low priority that can carry a growth go before those that make it, be these few or many.
+    #[test]
+    fn pods_of_a_low_priority_carry_the_growth_of_many() {
+        for (exempts_growers, growers) in [(true, 3), (true, 8), (false, 3), (false, 8)] {
+            let mut pods = vec![(0, 1500); 8];
+            pods.resize(16, (0, 2000));
+            let mut listed = Listed {
+                exempts_growers,
+                allowed: 9,
+                growers: (8..8 + growers)
+                    .map(|at| (480 / growers as u64, at))
+                    .collect(),
+                ..Listed::new(&pods)
+            };
+            for candidate in &mut listed.candidates[8..] {
+                candidate.inputs.priority = 1000;
+            }
+            let growth = urgent_growth_of(480 * MIB);
+            assert!(!exclude_in_vain(&mut listed, growth), "{growers}");
+        }
+    }
+
+    fn urgent_growth_of(per_second: u64) -> GrowthRate {
+        GrowthRate {
+            per_second,
+            steady: per_second,
+            shortest: 0,
+            by_counters: true,
         }
     }
 

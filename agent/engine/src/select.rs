@@ -112,6 +112,10 @@ pub(crate) struct UrgentGrowth<'a> {
     pub growers: &'a mut [(u64, usize)],
     /// Number of further pods that the node's eviction rate allows, [`usize::MAX`] without one.
     pub allowed: usize,
+    /// Whether the main growers go beyond that rate, too.
+    pub exempts_growers: bool,
+    /// What eligible pods grow by that are not among the growers, because others grow more.
+    pub unlisted: u64,
 }
 
 /// Whether a pod goes by the order alone, whichever pods make the growth: the first one does, if the node's eviction rate
@@ -122,7 +126,7 @@ pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, allowed: usize) -> b
 
 /// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they
 /// free within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as
-/// the node's rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
+/// the node's rate still allows beside the fewest main growers that make half of the growth. A grower within its request is no main grower. Returns whether any was passed over.
 ///
 /// `read` tells the exact usage of the candidate at a position, of which the one that it has is an upper bound, and what
 /// only its end gives back.
@@ -133,7 +137,8 @@ pub(crate) fn pass_over_in_vain(
     mut read: impl FnMut(usize, u64) -> (u64, u64),
 ) -> bool {
     let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
-    let main = main_growers(candidates, rules, growth.steady, growth.growers);
+    let (allowed, exempts_growers) = (growth.allowed, growth.exempts_growers);
+    let (main, fewest) = main_growers(candidates, rules, growth);
     let place = |&(_, position): &(u64, usize)| {
         let candidate = candidates.get(position)?;
         Some(rules.place(position, candidate))
@@ -144,7 +149,10 @@ pub(crate) fn pass_over_in_vain(
     let is_before = |position: usize, candidate: &Candidate| {
         is_eligible(candidate) && rules.place(position, candidate) < first
     };
-    let beside = growth.allowed.saturating_sub(main.len());
+    let beside = match exempts_growers {
+        true => allowed,
+        false => allowed.saturating_sub(fewest),
+    };
     let (mut at_most, mut amount) = (SumOfLargest::new(beside), SumOfLargest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
         if is_before(position, candidate) {
@@ -214,7 +222,7 @@ pub(crate) fn pass_over_all_but_growers(
     rules: SelectionCriteria,
     growth: UrgentGrowth<'_>,
 ) -> bool {
-    let main = main_growers(candidates, rules, growth.steady, growth.growers);
+    let main = main_growers(candidates, rules, growth).0;
     let is_main = |position| main.iter().any(|(_, grower)| *grower == position);
     for (position, candidate) in candidates.iter_mut().enumerate() {
         if is_eligible(candidate) && !is_main(position) {
@@ -225,15 +233,20 @@ pub(crate) fn pass_over_all_but_growers(
 }
 
 /// The pods that make half of a growth, which come first in `growers` then: as few as it takes, and those that grow half
-/// as fast as the last of them. None where all of them together do not.
+/// as fast as the last of them; and how few it takes. None where all of them together do not.
 fn main_growers<'g>(
     candidates: &[Candidate],
     rules: SelectionCriteria,
-    growth: u64,
-    growers: &'g mut [(u64, usize)],
-) -> &'g [(u64, usize)] {
+    growth: UrgentGrowth<'g>,
+) -> (&'g [(u64, usize)], usize) {
+    let UrgentGrowth {
+        steady: growth,
+        growers,
+        unlisted,
+        ..
+    } = growth;
     growers.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut all, mut least, mut count) = (0_u64, 0, 0);
+    let (mut all, mut least, mut count, mut fewest) = (0_u64, 0, 0, 0);
     for index in 0..growers.len() {
         let Some(&(grew, position)) = growers.get(index) else {
             break;
@@ -250,13 +263,14 @@ fn main_growers<'g>(
             // No pod makes more of a growth than there is.
             least = grew.min(growth);
             all = all.saturating_add(least);
+            fewest += 1;
         }
         growers.swap(count, index);
         count += 1;
     }
-    match all >= growth / 2 {
-        true => growers.get(..count).unwrap_or_default(),
-        false => &[],
+    match all.saturating_add(unlisted) >= growth / 2 {
+        true => (growers.get(..count).unwrap_or_default(), fewest),
+        false => (&[], 0),
     }
 }
 

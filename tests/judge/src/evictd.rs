@@ -546,6 +546,10 @@ impl Pods for SimulatedPods<'_, '_> {
         self.evictd.limiter.is_beyond_rate(self.world.now)
     }
 
+    fn exempts_growers(&self) -> bool {
+        self.evictd.limiter.exempts_growers()
+    }
+
     fn has_evicted_lately(&self) -> bool {
         self.evictd.pace.has_evicted_lately(self.world.now)
     }

@@ -263,6 +263,8 @@ impl Planner {
                 steady: growing.per_second,
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
+                exempts_growers: node.bounds.exempts_growers,
+                unlisted: 0,
             };
             match excluded {
                 Excluded::AllButGrowers => {

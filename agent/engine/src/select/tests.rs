@@ -274,6 +274,8 @@ fn next_allowed(
         steady: mib_per_second << 20,
         growers: &mut growers,
         allowed,
+        exempts_growers: false,
+        unlisted: 0,
     };
     let spared = pass_over_in_vain(candidates, RULES, growth, |_, usage| (usage, usage));
     (spared, first(candidates, RULES))
@@ -343,6 +345,8 @@ fn is_passed_over(
         steady: 200 << 20,
         growers: &mut [(200 << 20, 60)],
         allowed: usize::MAX,
+        exempts_growers: false,
+        unlisted: 0,
     };
     pass_over_in_vain(candidates, RULES, growth, read)
 }

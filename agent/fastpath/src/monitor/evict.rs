@@ -493,6 +493,10 @@ impl Pods for ScopePods<'_> {
         self.monitor.limiter.is_beyond_rate(monotonic_ns())
     }
 
+    fn exempts_growers(&self) -> bool {
+        self.monitor.limiter.exempts_growers()
+    }
+
     fn has_evicted_lately(&self) -> bool {
         let watched = self.monitor.scopes.get(self.index);
         watched.is_some_and(|watched| watched.pace.has_evicted_lately(monotonic_ns()))
