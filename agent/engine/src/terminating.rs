@@ -15,8 +15,12 @@ const TEARDOWN: u64 = 4 << 30;
 const FIRST: u64 = 256 << 20;
 /// A victim that has begun to give memory back goes on within so long, on busy CPUs too.
 const PAUSE_NS: u64 = 100 * MS;
-/// A victim that gives nothing back for so long and still has processes is stuck.
+/// A victim that gives nothing back for so long and still has processes is stuck, unless they work.
 const STUCK_NS: u64 = 2 * SECOND;
+/// The same for a victim that has given all but this part of what was expected of it: some drivers take seconds to let go
+/// of a process whose memory is back.
+const SMALL_REST: u64 = 16;
+const SMALL_REST_NS: u64 = 10 * SECOND;
 /// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel
 /// takes single pages from a victim that does not die as well.
 const STEP: u64 = 1 << 20;
@@ -62,6 +66,9 @@ pub struct VictimReading {
     pub populated: bool,
     /// What its cgroup is charged for that the kernel cannot take, in bytes; `None` once it was removed.
     pub usage: Option<u64>,
+    /// Whether its processes have used CPU time lately. After SIGKILL that is their exit: a page that many processes map is
+    /// given back with the last of them.
+    pub works: bool,
 }
 
 /// State of a victim at a look, compared with the look before.
@@ -159,7 +166,7 @@ impl Terminating {
             if self.stuck {
                 return VictimState::Stuck;
             }
-            self.stuck = now.saturating_sub(self.progress) >= STUCK_NS;
+            self.stuck = self.quiet_for(now) >= self.patience(seen);
             return if self.stuck {
                 VictimState::BecameStuck
             } else {
@@ -175,6 +182,23 @@ impl Terminating {
             VictimState::Lingering
         } else {
             VictimState::Released
+        }
+    }
+
+    /// For how many nanoseconds it has given nothing back.
+    pub fn quiet_for(&self, now: u64) -> u64 {
+        now.saturating_sub(self.progress)
+    }
+
+    /// How long it may give nothing back before it is stuck.
+    fn patience(&self, seen: VictimReading) -> u64 {
+        if seen.works {
+            // The kubelet waits no longer.
+            return POD_CLEANUP_NS;
+        }
+        match seen.usage.unwrap_or(0) < self.expected / SMALL_REST {
+            true => SMALL_REST_NS,
+            false => STUCK_NS,
         }
     }
 
@@ -286,6 +310,7 @@ mod tests {
         VictimReading {
             populated,
             usage: Some(mib * MIB),
+            works: false,
         }
     }
 
@@ -315,6 +340,7 @@ mod tests {
         let unmounted = VictimReading {
             populated: false,
             usage: None,
+            works: false,
         };
         assert_eq!(victim.observe(3 * SECOND, unmounted), VictimState::Released);
         let mut late = Terminating::new(0, 300 * MIB, 200 * MIB);
@@ -330,6 +356,7 @@ mod tests {
         let left = VictimReading {
             populated: false,
             usage: Some(MIB - 1),
+            works: false,
         };
         assert_eq!(shared.observe(2 * MS, left), VictimState::Released);
     }
@@ -508,6 +535,49 @@ mod tests {
                 victim.observe(look * 100 * MS, left),
                 VictimState::Terminating
             );
+        }
+    }
+
+    // R43
+    /// Hundreds of processes give back the pages that they share with the last of them; a driver lets go of a process late.
+    #[test]
+    fn a_victim_that_works_is_not_stuck_until_the_kubelet_waits_no_longer() {
+        let works = |second: u64, mib| {
+            let mut victim = Terminating::new(0, 100 * MIB, 0);
+            victim.observe(0, seen(true, mib));
+            let seen = VictimReading {
+                works: true,
+                ..seen(true, mib)
+            };
+            (victim.observe(second * SECOND, seen), victim, seen)
+        };
+        let (state, mut victim, seen) = works(29, 100);
+        assert_eq!(state, VictimState::Terminating);
+        assert_eq!(pending(&victim, 29 * SECOND, 100).amount, 100 * MIB);
+        let idle = VictimReading {
+            works: false,
+            ..seen
+        };
+        assert_eq!(
+            victim.observe(29 * SECOND + 1, idle),
+            VictimState::BecameStuck
+        );
+        assert_eq!(works(30, 100).0, VictimState::BecameStuck);
+    }
+
+    // R43
+    #[test]
+    fn a_victim_that_has_given_nearly_all_has_ten_seconds() {
+        for (left, second, state) in [
+            (7, 2, VictimState::BecameStuck),
+            (6, 9, VictimState::Terminating),
+            (6, 10, VictimState::BecameStuck),
+        ] {
+            let mut victim = Terminating::new(0, 100 * MIB, 0);
+            victim.observe(0, seen(true, 100));
+            victim.observe(1, seen(true, left));
+            let state_at = victim.observe(second * SECOND + 1, seen(true, left));
+            assert_eq!(state_at, state, "{left} MiB after {second} s");
         }
     }
 
