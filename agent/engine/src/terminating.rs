@@ -45,7 +45,7 @@ pub struct Terminating {
     expected: u64,
     /// The part of it that outlives its processes: tmpfs of memory-backed volumes, shared memory.
     shared: u64,
-    /// The least that it was seen to hold.
+    /// The least that it was seen to hold; once it is stuck, then and since.
     least: u64,
     /// Time at which `least` last fell by a [`STEP`].
     progress: u64,
@@ -150,7 +150,9 @@ impl Terminating {
     /// Takes a look at it.
     pub fn observe(&mut self, now: u64, seen: VictimReading) -> VictimState {
         let usage = seen.usage.unwrap_or(0);
-        if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
+        if self.stuck {
+            self.least = self.least.min(usage);
+        } else if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
             // It grows until the signal arrives.
             self.least = usage;
         } else if self.least.saturating_sub(usage)
@@ -167,11 +169,11 @@ impl Terminating {
                 return VictimState::Stuck;
             }
             self.stuck = self.quiet_for(now) >= self.patience(seen);
-            return if self.stuck {
-                VictimState::BecameStuck
-            } else {
-                VictimState::Terminating
-            };
+            if !self.stuck {
+                return VictimState::Terminating;
+            }
+            self.least = usage;
+            return VictimState::BecameStuck;
         }
         self.stuck = false;
         if self.exited.is_none() {
@@ -199,6 +201,14 @@ impl Terminating {
         match seen.usage.unwrap_or(0) < self.expected / SMALL_REST {
             true => SMALL_REST_NS,
             false => STUCK_NS,
+        }
+    }
+
+    /// How much of its `usage` has come since it was found stuck: containers that were started again have taken it.
+    pub fn grown_since_stuck(&self, usage: u64) -> u64 {
+        match self.stuck {
+            true => usage.saturating_sub(self.least),
+            false => 0,
         }
     }
 
@@ -579,6 +589,21 @@ mod tests {
             let state_at = victim.observe(second * SECOND + 1, seen(true, left));
             assert_eq!(state_at, state, "{left} MiB after {second} s");
         }
+    }
+
+    #[test]
+    fn what_comes_to_a_stuck_victim_is_new() {
+        let mut victim = Terminating::new(0, 100 * MIB, 0);
+        victim.observe(MS, seen(true, 100));
+        victim.observe(2 * MS, seen(true, 50));
+        victim.observe(3 * MS, seen(true, 60));
+        assert_eq!(victim.grown_since_stuck(60 * MIB), 0);
+        victim.observe(3 * SECOND, seen(true, 60));
+        let grown = |victim: &Terminating, mib| victim.grown_since_stuck(mib * MIB) / MIB;
+        assert_eq!([60, 75].map(|mib| grown(&victim, mib)), [0, 15]);
+        victim.observe(4 * SECOND, seen(true, 40));
+        victim.observe(5 * SECOND, seen(true, 75));
+        assert_eq!(grown(&victim, 75), 35);
     }
 
     #[test]

@@ -213,7 +213,10 @@ impl Victim {
         let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
         if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
-            self.pod.killer.kill_again();
+            match self.terminating.is_stuck() {
+                true => self.pod.killer.kill_stuck(),
+                false => self.pod.killer.kill_again(),
+            }
         }
         (fate, usage)
     }
@@ -262,7 +265,7 @@ pub struct VictimMemory {
     pub pending: Pending,
     /// Bytes that victims hold which shadow mode has only chosen, without page cache.
     pub shadow: u64,
-    /// Bytes that the other victims hold and the kernel cannot take.
+    /// Bytes that the other victims hold and the kernel cannot take. What comes to a stuck one is none of them: it is growth.
     pub dying: u64,
 }
 
@@ -352,7 +355,10 @@ impl InFlight {
             } else {
                 let pending = &mut memory.pending;
                 victim.terminating.add_to(pending, now, held);
-                memory.dying = memory.dying.saturating_add(held.unwrap_or(0));
+                let usage = reading.map_or(0, |reading| reading.unreclaimable());
+                let grown = victim.terminating.grown_since_stuck(usage);
+                let dying = held.unwrap_or(0).saturating_sub(grown);
+                memory.dying = memory.dying.saturating_add(dying);
             }
         }
         memory
@@ -434,7 +440,7 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::process::ExitStatusExt as _};
 
     use evictd_engine::model::{pod::Pod, settings::Mode};
     use evictd_sys::clock::process_cpu_ns;
@@ -621,6 +627,30 @@ mod tests {
         assert!(stop.0.wait().unwrap().success());
         // What it has used until then is seen by the first look.
         assert_eq!((8..14).find(|half| look(*half)[0]), Some(12));
+    }
+
+    // R43
+    #[test]
+    fn a_container_that_is_started_again_beside_a_stuck_process_is_killed() {
+        let dir = of_a_process_held_in_exit();
+        // Dead, and there until it is waited for.
+        let stuck = Child::start("true", &[]);
+        stuck.lists(dir.path());
+        let mut in_flight = with_victim(&dir, KilledBy::Manager);
+        assert!(is_stuck(&mut in_flight, 2 * SECOND, false));
+        let again = dir.path().join("again");
+        fs::create_dir(&again).unwrap();
+        let mut container = Child::start("sleep", &["60"]);
+        container.lists(&again);
+        is_stuck(&mut in_flight, 3 * SECOND, false);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while std::time::Instant::now() < end {
+            if let Some(status) = container.0.try_wait().unwrap() {
+                return assert_eq!(status.signal(), Some(libc::SIGKILL));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("it lives");
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn nor_for_a_victim_that_is_slow_or_stuck() {
     counting::watch(nix::unistd::gettid().as_raw());
     let before = counting::calls();
     let used = killer.cpu_time();
-    killer.kill_again();
+    killer.kill_stuck();
     let calls = counting::calls() - before;
     counting::watch(0);
     member.killed();

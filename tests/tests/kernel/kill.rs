@@ -441,6 +441,22 @@ fn a_container_that_was_started_again_is_killed() {
     }
 }
 
+/// Its process is held in its exit, and the kubelet starts a container again.
+#[test]
+fn beside_a_process_that_stays_a_new_container_is_killed() {
+    let stage = as_root!(Stage::new("kill-stuck"));
+    let mut stays = idle(&stage.container);
+    let held = HeldInExit::hold(stays.pid()).unwrap();
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
+    killer.kill().unwrap();
+    let mut new = idle(&stage.cgroup.child("pod/two").unwrap());
+    killer.kill_stuck();
+    new.killed();
+    assert!(stays.is_alive());
+    drop(held);
+    stays.killed();
+}
+
 /// By that the agent tells a victim that takes long from one that is stuck.
 // R43
 #[test]

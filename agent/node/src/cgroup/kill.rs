@@ -163,6 +163,15 @@ impl CgroupKiller {
         }
     }
 
+    /// As [`Self::kill_again`], for a pod with processes that stay: those of containers that were started again are in
+    /// other cgroups. Does not allocate.
+    pub fn kill_stuck(&self) {
+        let _ = self.signal(Signal::KILL);
+        if let Some(pod) = self.cgroups.first() {
+            pod.signal_tree(Signal::KILL, WalkLimits::DECIDING);
+        }
+    }
+
     /// CPU time that the pod has used, in nanoseconds, `None` where the kernel does not tell. On v1 that of processes which
     /// are there, and of the first ones alone: it falls when one of them ends. Does not allocate.
     pub fn cpu_time(&self) -> Option<u64> {
