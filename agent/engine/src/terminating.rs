@@ -15,8 +15,12 @@ const TEARDOWN: u64 = 4 << 30;
 const FIRST: u64 = 256 << 20;
 /// A victim that has begun to give memory back goes on within so long, on busy CPUs too.
 const PAUSE_NS: u64 = 100 * MS;
-/// A victim that gives nothing back for so long and still has processes is stuck.
+/// A victim that gives nothing back for so long and still has processes is stuck, unless they work.
 const STUCK_NS: u64 = 2 * SECOND;
+/// The same for a victim that has given all but this part of what was expected of it: some drivers take seconds to let go
+/// of a process whose memory is back.
+const SMALL_REST: u64 = 16;
+const SMALL_REST_NS: u64 = 10 * SECOND;
 /// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel
 /// takes single pages from a victim that does not die as well.
 const STEP: u64 = 1 << 20;
@@ -41,7 +45,7 @@ pub struct Terminating {
     expected: u64,
     /// The part of it that outlives its processes: tmpfs of memory-backed volumes, shared memory.
     shared: u64,
-    /// The least that it was seen to hold.
+    /// The least that it was seen to hold; once it is stuck, then and since.
     least: u64,
     /// Time at which `least` last fell by a [`STEP`].
     progress: u64,
@@ -62,6 +66,9 @@ pub struct VictimReading {
     pub populated: bool,
     /// What its cgroup is charged for that the kernel cannot take, in bytes; `None` once it was removed.
     pub usage: Option<u64>,
+    /// Whether its processes have used CPU time lately. After SIGKILL that is their exit: a page that many processes map is
+    /// given back with the last of them.
+    pub works: bool,
 }
 
 /// State of a victim at a look, compared with the look before.
@@ -143,7 +150,9 @@ impl Terminating {
     /// Takes a look at it.
     pub fn observe(&mut self, now: u64, seen: VictimReading) -> VictimState {
         let usage = seen.usage.unwrap_or(0);
-        if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
+        if self.stuck {
+            self.least = self.least.min(usage);
+        } else if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
             // It grows until the signal arrives.
             self.least = usage;
         } else if self.least.saturating_sub(usage)
@@ -159,12 +168,12 @@ impl Terminating {
             if self.stuck {
                 return VictimState::Stuck;
             }
-            self.stuck = now.saturating_sub(self.progress) >= STUCK_NS;
-            return if self.stuck {
-                VictimState::BecameStuck
-            } else {
-                VictimState::Terminating
-            };
+            self.stuck = self.quiet_for(now) >= self.patience(seen);
+            if !self.stuck {
+                return VictimState::Terminating;
+            }
+            self.least = usage;
+            return VictimState::BecameStuck;
         }
         self.stuck = false;
         if self.exited.is_none() {
@@ -175,6 +184,31 @@ impl Terminating {
             VictimState::Lingering
         } else {
             VictimState::Released
+        }
+    }
+
+    /// For how many nanoseconds it has given nothing back.
+    pub fn quiet_for(&self, now: u64) -> u64 {
+        now.saturating_sub(self.progress)
+    }
+
+    /// How long it may give nothing back before it is stuck.
+    fn patience(&self, seen: VictimReading) -> u64 {
+        if seen.works {
+            // The kubelet waits no longer.
+            return POD_CLEANUP_NS;
+        }
+        match seen.usage.unwrap_or(0) < self.expected / SMALL_REST {
+            true => SMALL_REST_NS,
+            false => STUCK_NS,
+        }
+    }
+
+    /// How much of its `usage` has come since it was found stuck: containers that were started again have taken it.
+    pub fn grown_since_stuck(&self, usage: u64) -> u64 {
+        match self.stuck {
+            true => usage.saturating_sub(self.least),
+            false => 0,
         }
     }
 
@@ -286,6 +320,7 @@ mod tests {
         VictimReading {
             populated,
             usage: Some(mib * MIB),
+            works: false,
         }
     }
 
@@ -315,6 +350,7 @@ mod tests {
         let unmounted = VictimReading {
             populated: false,
             usage: None,
+            works: false,
         };
         assert_eq!(victim.observe(3 * SECOND, unmounted), VictimState::Released);
         let mut late = Terminating::new(0, 300 * MIB, 200 * MIB);
@@ -330,6 +366,7 @@ mod tests {
         let left = VictimReading {
             populated: false,
             usage: Some(MIB - 1),
+            works: false,
         };
         assert_eq!(shared.observe(2 * MS, left), VictimState::Released);
     }
@@ -509,6 +546,64 @@ mod tests {
                 VictimState::Terminating
             );
         }
+    }
+
+    // R43
+    /// Hundreds of processes give back the pages that they share with the last of them; a driver lets go of a process late.
+    #[test]
+    fn a_victim_that_works_is_not_stuck_until_the_kubelet_waits_no_longer() {
+        let works = |second: u64, mib| {
+            let mut victim = Terminating::new(0, 100 * MIB, 0);
+            victim.observe(0, seen(true, mib));
+            let seen = VictimReading {
+                works: true,
+                ..seen(true, mib)
+            };
+            (victim.observe(second * SECOND, seen), victim, seen)
+        };
+        let (state, mut victim, seen) = works(29, 100);
+        assert_eq!(state, VictimState::Terminating);
+        assert_eq!(pending(&victim, 29 * SECOND, 100).amount, 100 * MIB);
+        let idle = VictimReading {
+            works: false,
+            ..seen
+        };
+        assert_eq!(
+            victim.observe(29 * SECOND + 1, idle),
+            VictimState::BecameStuck
+        );
+        assert_eq!(works(30, 100).0, VictimState::BecameStuck);
+    }
+
+    // R43
+    #[test]
+    fn a_victim_that_has_given_nearly_all_has_ten_seconds() {
+        for (left, second, state) in [
+            (7, 2, VictimState::BecameStuck),
+            (6, 9, VictimState::Terminating),
+            (6, 10, VictimState::BecameStuck),
+        ] {
+            let mut victim = Terminating::new(0, 100 * MIB, 0);
+            victim.observe(0, seen(true, 100));
+            victim.observe(1, seen(true, left));
+            let state_at = victim.observe(second * SECOND + 1, seen(true, left));
+            assert_eq!(state_at, state, "{left} MiB after {second} s");
+        }
+    }
+
+    #[test]
+    fn what_comes_to_a_stuck_victim_is_new() {
+        let mut victim = Terminating::new(0, 100 * MIB, 0);
+        victim.observe(MS, seen(true, 100));
+        victim.observe(2 * MS, seen(true, 50));
+        victim.observe(3 * MS, seen(true, 60));
+        assert_eq!(victim.grown_since_stuck(60 * MIB), 0);
+        victim.observe(3 * SECOND, seen(true, 60));
+        let grown = |victim: &Terminating, mib| victim.grown_since_stuck(mib * MIB) / MIB;
+        assert_eq!([60, 75].map(|mib| grown(&victim, mib)), [0, 15]);
+        victim.observe(4 * SECOND, seen(true, 40));
+        victim.observe(5 * SECOND, seen(true, 75));
+        assert_eq!(grown(&victim, 75), 35);
     }
 
     #[test]

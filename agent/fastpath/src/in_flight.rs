@@ -18,6 +18,13 @@ use crate::{StuckVictim, VictimExit};
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = SECOND;
 
+/// Whether a victim works is asked when it has given nothing for so long, and again so often.
+const WORK_NS: u64 = SECOND / 2;
+/// One that works uses this part of a CPU's time at least.
+const WORK_PART: u64 = 16;
+/// One that has worked within so long works: the next part of its exit may wait for a driver.
+const WORKED_NS: u64 = 2 * SECOND;
+
 /// Number of an eviction that an earlier agent has decided; its own count from 1.
 pub const EARLIER: u64 = 0;
 
@@ -78,6 +85,34 @@ impl Eviction {
     };
 }
 
+/// CPU time of a victim that gives nothing back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    /// Time of the last look, and the CPU time used by then.
+    seen: Option<(u64, Option<u64>)>,
+    /// When it was last seen to work.
+    worked: Option<u64>,
+}
+
+impl Work {
+    /// Takes a look, unless the last one was just before. Whether the victim has worked lately.
+    fn observe(&mut self, now: u64, used: impl FnOnce() -> Option<u64>) -> bool {
+        let since = self.seen.map(|(at, _)| now.saturating_sub(at));
+        if since.is_none_or(|since| since >= WORK_NS) {
+            let used = used();
+            let before = self.seen.replace((now, used)).and_then(|(_, used)| used);
+            if let (Some(since), Some(before), Some(used)) = (since, before, used)
+                // It falls where a process has ended.
+                && (used < before || used - before >= since / WORK_PART)
+            {
+                self.worked = Some(now);
+            }
+        }
+        self.worked
+            .is_some_and(|worked| now.saturating_sub(worked) < WORKED_NS)
+    }
+}
+
 /// One victim between SIGKILL and the return of its memory.
 #[derive(Debug)]
 pub struct Victim {
@@ -92,6 +127,7 @@ pub struct Victim {
     killed: u64,
     /// Its memory at the last look at which its cgroup was there.
     held: MemoryReading,
+    work: Work,
 }
 
 impl Victim {
@@ -107,6 +143,7 @@ impl Victim {
             eviction,
             killed: terminating.signalled(),
             held: MemoryReading::default(),
+            work: Work::default(),
             terminating,
             peak_usage,
             killed_by: None,
@@ -134,6 +171,7 @@ impl Victim {
         let left = VictimReading {
             populated: !victim.pod.killer.is_empty(),
             usage: left(&victim.pod),
+            works: false,
         };
         let signalled = victim.signalled;
         let terminating = Terminating::restore(signalled, now, left, shared);
@@ -158,9 +196,14 @@ impl Victim {
         let reading = self.pod.memory.read().ok();
         let usage = reading.as_ref().map(MemoryReading::unreclaimable);
         self.held = reading.unwrap_or(self.held);
-        let fate = self
-            .terminating
-            .observe(now, VictimReading { populated, usage });
+        // The kubelet may have asked it to end at first, and its processes go on meanwhile.
+        let may_work = populated && self.killed_by != Some(KilledBy::Kubelet);
+        let seen = VictimReading {
+            populated,
+            usage,
+            works: may_work && self.works(now),
+        };
+        let fate = self.terminating.observe(now, seen);
         let interval = match fate {
             // Those that run now have done nothing.
             VictimState::Restarted => return (fate, usage),
@@ -170,9 +213,21 @@ impl Victim {
         let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
         if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
-            self.pod.killer.kill_again();
+            match self.terminating.is_stuck() {
+                true => self.pod.killer.kill_stuck(),
+                false => self.pod.killer.kill_again(),
+            }
         }
         (fate, usage)
+    }
+
+    /// Whether it has worked lately, where it gives nothing back and that matters.
+    fn works(&mut self, now: u64) -> bool {
+        if self.terminating.is_stuck() || self.terminating.quiet_for(now) < WORK_NS {
+            self.work = Work::default();
+            return false;
+        }
+        self.work.observe(now, || self.pod.killer.cpu_time())
     }
 }
 
@@ -210,7 +265,7 @@ pub struct VictimMemory {
     pub pending: Pending,
     /// Bytes that victims hold which shadow mode has only chosen, without page cache.
     pub shadow: u64,
-    /// Bytes that the other victims hold and the kernel cannot take.
+    /// Bytes that the other victims hold and the kernel cannot take. What comes to a stuck one is none of them: it is growth.
     pub dying: u64,
 }
 
@@ -300,7 +355,10 @@ impl InFlight {
             } else {
                 let pending = &mut memory.pending;
                 victim.terminating.add_to(pending, now, held);
-                memory.dying = memory.dying.saturating_add(held.unwrap_or(0));
+                let usage = reading.map_or(0, |reading| reading.unreclaimable());
+                let grown = victim.terminating.grown_since_stuck(usage);
+                let dying = held.unwrap_or(0).saturating_sub(grown);
+                memory.dying = memory.dying.saturating_add(dying);
             }
         }
         memory
@@ -382,9 +440,10 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::process::ExitStatusExt as _};
 
     use evictd_engine::model::{pod::Pod, settings::Mode};
+    use evictd_sys::clock::process_cpu_ns;
 
     use super::*;
 
@@ -413,6 +472,7 @@ mod tests {
             let seen = VictimReading {
                 populated: true,
                 usage,
+                works: false,
             };
             (victim.observe(now, seen), usage)
         };
@@ -496,6 +556,101 @@ mod tests {
         }
         assert!(in_flight.has_room_for_others());
         assert_eq!(in_flight.free_slots(), KEPT_FOR_OWN + 1);
+    }
+
+    /// A process that ends with this.
+    struct Child(std::process::Child);
+
+    impl Child {
+        fn start(program: &str, arguments: &[&str]) -> Self {
+            let mut command = std::process::Command::new(program);
+            Self(command.args(arguments).spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id().cast_signed()
+        }
+
+        fn lists(&self, cgroup: &std::path::Path) {
+            fs::write(cgroup.join("cgroup.procs"), format!("{}\n", self.pid())).unwrap();
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A victim of which nothing comes back.
+    fn with_victim(dir: &tempfile::TempDir, by: KilledBy) -> InFlight {
+        let mut in_flight = InFlight::new(&[], |_| None, 0);
+        in_flight.push(Victim::by_other(OtherKill {
+            pod: opened(dir),
+            signalled: 0,
+            by,
+            is_for_pressure: true,
+        }));
+        in_flight
+    }
+
+    /// Takes a look, which signals again unless `shadow`. Whether the victim is stuck.
+    fn is_stuck(in_flight: &mut InFlight, now: u64, shadow: bool) -> bool {
+        let at = |_| (MemorySample::default(), 0);
+        in_flight.observe(now, shadow, at, |_| ());
+        in_flight.victims[0].terminating.is_stuck()
+    }
+
+    /// One that the kubelet has asked to end first goes on with its work.
+    // R43
+    #[test]
+    fn a_victim_whose_processes_use_cpu_time_after_sigkill_is_not_stuck() {
+        let dir = of_a_process_held_in_exit();
+        let busy = Child::start("sh", &["-c", "while :; do :; done"]);
+        busy.lists(dir.path());
+        let used = || process_cpu_ns(busy.pid()).unwrap();
+        let victims = [KilledBy::Manager, KilledBy::Kubelet];
+        let mut victims = victims.map(|by| with_victim(&dir, by));
+        let mut look = |half: u64| {
+            let victims = victims.each_mut();
+            victims.map(|victim| is_stuck(victim, half * WORK_NS, true))
+        };
+        for half in 1..8 {
+            let before = used();
+            assert_eq!(look(half), [false, half >= 4]);
+            while used() - before < WORK_NS / 8 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        let mut stop = Child::start("kill", &["-STOP", &busy.pid().to_string()]);
+        assert!(stop.0.wait().unwrap().success());
+        // What it has used until then is seen by the first look.
+        assert_eq!((8..14).find(|half| look(*half)[0]), Some(12));
+    }
+
+    // R43
+    #[test]
+    fn a_container_that_is_started_again_beside_a_stuck_process_is_killed() {
+        let dir = of_a_process_held_in_exit();
+        // Dead, and there until it is waited for.
+        let stuck = Child::start("true", &[]);
+        stuck.lists(dir.path());
+        let mut in_flight = with_victim(&dir, KilledBy::Manager);
+        assert!(is_stuck(&mut in_flight, 2 * SECOND, false));
+        let again = dir.path().join("again");
+        fs::create_dir(&again).unwrap();
+        let mut container = Child::start("sleep", &["60"]);
+        container.lists(&again);
+        is_stuck(&mut in_flight, 3 * SECOND, false);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while std::time::Instant::now() < end {
+            if let Some(status) = container.0.try_wait().unwrap() {
+                return assert_eq!(status.signal(), Some(libc::SIGKILL));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("it lives");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use evictd_engine::{
     round::MAX_IN_FLIGHT,
     shortage::Shortage,
     terminating::Terminating,
-    units::MS,
+    units::{MS, SECOND},
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
@@ -483,6 +483,28 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
     assert_eq!((memory.shadow, memory.dying), (50 * MIB, 0));
     assert_eq!(memory.pending.amount, 50 * MIB);
+}
+
+/// Nothing is expected of a stuck victim, and nothing that comes to it may pass for memory on its way back.
+// R43
+#[test]
+fn what_a_container_takes_beside_a_stuck_process_is_growth() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    let pod = cgroup.running_pod("again");
+    let uses = |mib: u64| Cgroup(&dir.path().join("again")).uses(mib * MIB, mib * MIB);
+    uses(50);
+    watch.in_flight.push(Victim::by_other(by_manager(&pod, 1)));
+    let mut dying = |second: u64, mib| {
+        uses(mib);
+        let (now, at) = (second * SECOND, |_| Default::default());
+        watch.in_flight.observe(now, false, at, |_| ());
+        let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
+        memory.dying / MIB
+    };
+    assert_eq!([dying(1, 50), dying(4, 60), dying(5, 90)], [50, 60, 60]);
+    assert_eq!([dying(6, 20), dying(7, 70)], [20, 20]);
 }
 
 /// The record says what the decision counted on: page cache on the active list is in the working set, and comes anyway.

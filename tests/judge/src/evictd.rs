@@ -88,6 +88,7 @@ impl Victim {
         let left = VictimReading {
             populated: world.populated(pod),
             usage: world.left(pod),
+            works: false,
         };
         Self {
             pod,
@@ -447,7 +448,11 @@ impl Evictd {
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
             let usage = world.left(victim.pod);
-            let seen = VictimReading { populated, usage };
+            let seen = VictimReading {
+                populated,
+                usage,
+                works: false,
+            };
             let fate = victim.terminating.observe(now, seen);
             if fate == VictimState::BecameStuck {
                 let mut evictions = self.journal.iter_mut().rev();

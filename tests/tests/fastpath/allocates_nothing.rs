@@ -1,6 +1,7 @@
 //! The fast path allocates nothing, whatever happens: between two looks, on a crossing, while it decides and kills. Nor does its
 //! standby thread.
 
+use evictd_node::cgroup::kill::CgroupKiller;
 use evictd_tests::{
     counting::{self, Counting},
     cpus::{self, Obstacle},
@@ -100,4 +101,25 @@ fn nor_by_the_standby() {
     cpus::tie(0, &[free]).unwrap();
     cpus::tie(stage.watched.tid().unsigned_abs(), &[taken]).unwrap();
     stage.allocates_nothing(&[free], || Obstacle::on(taken).unwrap());
+}
+
+/// What the fast path does once it is there that a victim takes its time.
+// R14
+#[test]
+fn nor_for_a_victim_that_is_slow_or_stuck() {
+    skip_if!(not_root());
+    let _alone = alone();
+    let cgroup = TestCgroup::new("alloc-slow", 64 * MIB).unwrap();
+    let pod = cgroup.child("pod").unwrap();
+    let mut member = Hog::start(&pod, &["--mib", "1", "--wait"]).unwrap();
+    let killer = CgroupKiller::open(&pod).unwrap();
+    counting::watch(nix::unistd::gettid().as_raw());
+    let before = counting::calls();
+    let used = killer.cpu_time();
+    killer.kill_stuck();
+    let calls = counting::calls() - before;
+    counting::watch(0);
+    member.killed();
+    assert!(used.is_some_and(|used| used > 0), "{used:?}");
+    assert_eq!(calls, 0, "calls of the allocator");
 }

@@ -11,7 +11,7 @@ use evictd_node::{
     },
     proc::pidfd::Signal,
 };
-use evictd_tests::prelude::*;
+use evictd_tests::{held_in_exit::HeldInExit, prelude::*};
 use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
@@ -23,6 +23,7 @@ use nix::{
 mod nested;
 
 const GRACE: Duration = Duration::from_secs(30);
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// A pod of two cgroups, and one beside it.
 struct Stage {
@@ -438,6 +439,50 @@ fn a_container_that_was_started_again_is_killed() {
         assert!(until(SOON, || killer.kill().unwrap().empty));
         assert!(until(SOON, || killer.is_empty()), "{again}");
     }
+}
+
+/// Its process is held in its exit, and the kubelet starts a container again.
+#[test]
+fn beside_a_process_that_stays_a_new_container_is_killed() {
+    let stage = as_root!(Stage::new("kill-stuck"));
+    let mut stays = idle(&stage.container);
+    let held = HeldInExit::hold(stays.pid()).unwrap();
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
+    killer.kill().unwrap();
+    let mut new = idle(&stage.cgroup.child("pod/two").unwrap());
+    killer.kill_stuck();
+    new.killed();
+    assert!(stays.is_alive());
+    drop(held);
+    stays.killed();
+}
+
+/// By that the agent tells a victim that takes long from one that is stuck.
+// R43
+#[test]
+fn a_pod_that_works_uses_cpu_time_and_one_that_is_held_does_not() {
+    let stage = as_root!(Stage::new("kill-cpu"));
+    let mut loops = Command::new("sh");
+    let mut busy = loops.args(["-c", "while :; do :; done"]).spawn().unwrap();
+    enter(&stage.container, busy.id());
+    let mut stays = idle(&stage.container);
+    let held = HeldInExit::hold(stays.pid()).unwrap();
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
+    let used = || Duration::from_nanos(killer.cpu_time().unwrap());
+    let begin = used();
+    let grows = until(SOON, || used() > begin + MOMENT);
+    // Only the one that is held is left.
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    killer.kill().unwrap();
+    std::thread::sleep(MOMENT);
+    let before = used();
+    std::thread::sleep(MOMENT * 4);
+    let after = used();
+    drop(held);
+    stays.killed();
+    assert!(grows);
+    assert!(after - before < MOMENT / 4, "{:?}", after - before);
 }
 
 /// A static pod keeps its UID and its cgroup, and the kubelet starts its containers again.
