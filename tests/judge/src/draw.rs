@@ -13,11 +13,12 @@ use super::{
 };
 
 const MIB: f64 = (1 << 20) as f64;
-/// Tells the seeds of [`rate`], [`logs`], [`uncounted`] and [`has_limit`] from those of the incidents.
+/// Tells the seeds of [`rate`], [`logs`], [`uncounted`], [`has_limit`] and of replicas from those of the incidents.
 const RATE_STREAM: u64 = 1 << 63;
 const LOGS_STREAM: u64 = 1 << 62;
 const UNCOUNTED_STREAM: u64 = 1 << 61;
 const LIMIT_STREAM: u64 = 1 << 60;
+const REPLICAS_STREAM: u64 = 1 << 59;
 /// From the OOM kill of a container to its end, and to its next start (the kubelet's first back-off).
 const KILL_TAKES: u64 = 20 * MS;
 const RESTART_AFTER: u64 = 10 * SECOND;
@@ -303,6 +304,8 @@ impl Node {
             self.goes_on(speed, 0.15)
         });
         let growths: Vec<_> = growths.collect();
+        // The other incidents stay as they are.
+        let rng = &mut Rng::with_seed(rng.clone().u64(..) ^ REPLICAS_STREAM);
         if !chance(rng, 25) {
             return Shape::of_pods("several pods", growths);
         }

@@ -304,8 +304,8 @@ impl PendingVictims {
     fn note_come(&mut self, now: i64, signal: Signal, available: i64) {
         let mut victims: Vec<&mut PendingVictim> = self.victims.values_mut().collect();
         victims.sort_by_key(|v| (!v.is_dead, v.is_refused || v.is_requested, v.end));
-        let (mut of_others, mut for_good) = (0, 0);
-        for victim in victims {
+        let (mut of_others, mut for_good, mut has_come) = (0, 0, false);
+        for victim in &mut victims {
             let is_late = now >= victim.deadline(signal.resource());
             let mut expected = victim.expected.iter_mut();
             let Some(expected) = expected.find(|e| e.signal == signal) else {
@@ -316,15 +316,20 @@ impl PendingVictims {
             if !is_late {
                 expected.come = u64::try_from(rise).unwrap_or(0).min(expected.usage);
             }
-            if victim.is_dead && expected.has_progressed() {
-                victim.files_came = now;
-            }
+            has_come |= victim.is_dead && expected.has_progressed();
             let come = signed(expected.come);
             if is_late || expected.come == expected.usage {
                 for_good = come.saturating_add(for_good);
                 (expected.usage, expected.come) = (0, 0);
             } else {
                 of_others = come.saturating_add(of_others);
+            }
+        }
+        // The kubelet removes the files of several at once: which of them have come is not known.
+        let is_awaited = |e: &Expected| e.signal == signal && e.usage > 0;
+        for victim in victims.into_iter().filter(|v| has_come && v.is_dead) {
+            if victim.expected.iter().any(is_awaited) {
+                victim.files_came = now;
             }
         }
     }

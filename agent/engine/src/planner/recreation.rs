@@ -107,10 +107,13 @@ impl Evicted {
         let pods = self.pods.values_mut().filter(|pod| !pod.is_replaced);
         let waiting = pods.filter_map(|pod| Some((*pod.choices.last()?, pod)));
         let waiting = waiting.filter(|((at, _), _)| *at <= first);
-        let ((_, condition), replaced) = waiting.max_by_key(|((at, _), _)| *at)?;
+        let ((at, condition), replaced) = waiting.max_by_key(|((at, _), _)| *at)?;
         replaced.is_replaced = true;
+        // Several that went in one incident come back once.
+        if self.recreations == 0 || at >= self.last {
+            self.recreations = self.recreations.saturating_add(1);
+        }
         self.last = now;
-        self.recreations = self.recreations.saturating_add(1);
         Some(condition)
     }
 
