@@ -9,7 +9,7 @@
 //! goes nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -35,7 +35,7 @@ use crate::{
 const DISK_TIME: Duration = Duration::from_secs(2);
 /// Without a request for so long pressure has been over in between.
 pub(crate) const RELIEVED: Duration = Duration::from_secs(60);
-/// Pods that were asked already and need not be asked again; the oldest are forgotten.
+/// Pods that are on their way and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
 /// Time to withdraw a condition from a pod that is not deleted: no other pod is asked meanwhile.
@@ -125,9 +125,9 @@ pub struct SoftEvictor {
     node_events: BTreeMap<String, Instant>,
     /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
     is_forbidden_logged: bool,
-    /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
-    /// protects it.
-    noted: VecDeque<(String, String)>,
+    /// Requests that are in the journal, with their signals, by the pod's UID: the same pod is asked again and again while
+    /// its budget protects it. One is forgotten when its pod is no candidate of its signal any more.
+    noted: BTreeMap<String, (Signal, String)>,
     /// Held from a DELETE until it is in the journal and told.
     under_way: Arc<Mutex<()>>,
 }
@@ -152,7 +152,7 @@ impl SoftEvictor {
             asked: VecDeque::new(),
             node_events: BTreeMap::new(),
             is_forbidden_logged: false,
-            noted: VecDeque::new(),
+            noted: BTreeMap::new(),
             under_way: Arc::default(),
         }
     }
@@ -187,10 +187,11 @@ impl SoftEvictor {
     ) -> Result<Option<SoftOutcome>, Refusal> {
         self.may_go(request, &candidate.pod, false)?;
         let mut asked = self.record(candidate);
-        match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
+        match self.noted.get(&asked.uid) {
             Some((_, id)) => asked.id.clone_from(id),
             None => {
-                remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
+                let noted = (request.signal, asked.id.clone());
+                self.noted.insert(asked.uid.clone(), noted);
                 // On disk before the API server is asked.
                 self.write_down(Record::Requested(Box::new(asked.clone())))
                     .await;
@@ -370,7 +371,10 @@ impl SoftEvictor {
         removal: Removal,
         asked: RequestRecord,
     ) -> SoftOutcome {
-        remember(&mut self.asked, pod.uid.clone());
+        if self.asked.len() == ASKED {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(pod.uid.clone());
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
         }
@@ -461,6 +465,11 @@ impl SoftEvictor {
     }
 
     async fn evict_first(&mut self, request: &SoftRequest) -> SoftOutcome {
+        let candidates = request.candidates.iter().map(|c| c.pod.uid.as_str());
+        let candidates: BTreeSet<&str> = candidates.collect();
+        self.noted.retain(|uid, (signal, _)| {
+            *signal != request.signal || candidates.contains(uid.as_str())
+        });
         let mut protected = Vec::new();
         let (mut block_reason, mut denied) = (None, 0);
         for (index, candidate) in request.candidates.iter().enumerate() {
@@ -532,13 +541,6 @@ fn is_needed(request: &SoftRequest) -> bool {
 
 fn is_hard_due(request: &SoftRequest) -> bool {
     request.is_hard_due.load(Ordering::Relaxed)
-}
-
-fn remember<T>(pods: &mut VecDeque<T>, pod: T) {
-    if pods.len() == ASKED {
-        pods.pop_front();
-    }
-    pods.push_back(pod);
 }
 
 fn reference(pod: &Pod) -> PodRef<'_> {

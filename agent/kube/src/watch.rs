@@ -84,6 +84,11 @@ pub trait WatchHandler {
 
     /// Takes note that the watch works again.
     fn recovered(&mut self);
+
+    /// Whether there is something that only a new list brings.
+    fn needs_list(&self) -> bool {
+        false
+    }
 }
 
 /// Stream of the events of a watch.
@@ -109,6 +114,7 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         handler,
         backoff: DefaultBackoff::default(),
         patience: rarely(),
+        lists: DefaultBackoff::default(),
         ill: None,
         failed: Instant::now(),
     };
@@ -117,12 +123,17 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         let opened = client.generation();
         let mut events = watcher.handler.open(watches.paced(client.client()));
         let mut is_listed = false;
+        let mut list_at = None;
         loop {
             let next = tokio::select! {
                 next = next_event(&mut events, (!is_listed).then_some(deadline)) => next,
                 () = watches.lasts_since(watcher.failed), if watcher.ill.is_some() => {
                     watcher.recover();
                     continue;
+                }
+                () = tokio::time::sleep_until(list_at.unwrap_or_else(Instant::now)), if list_at.is_some() => {
+                    watches.given_up();
+                    break;
                 }
             };
             let Some(next) = next else {
@@ -139,6 +150,11 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
                         deadline = LIST_DEADLINE;
                     }
                     watcher.apply(event);
+                    if !(is_listed && watcher.handler.needs_list()) {
+                        list_at = None;
+                    } else if list_at.is_none() {
+                        list_at = watcher.lists.next().map(|pause| Instant::now() + pause);
+                    }
                 }
                 Err(error) => {
                     watcher.handle_error(&error).await;
@@ -164,6 +180,8 @@ struct Watcher<'a, L> {
     backoff: DefaultBackoff,
     /// Pauses after what only an operator can change.
     patience: ExponentialBackoff,
+    /// Pauses before a list that the handler needs: what changes all the time must not have all nodes list without end.
+    lists: DefaultBackoff,
     /// Why it does not work.
     ill: Option<WatchFailure>,
     /// Time of the last error.

@@ -144,6 +144,8 @@ impl PolicyStore {
     pub fn replace(&self, documents: &[Value]) -> Vec<PolicyStatus> {
         let mut state = self.state();
         let names: BTreeSet<&str> = documents.iter().map(name).collect();
+        state.left_out.clear();
+        state.needs_list = false;
         state
             .objects
             .retain(|known, _| names.contains(known.as_str()));
@@ -157,9 +159,14 @@ impl PolicyStore {
     /// Forgets an object that is gone.
     pub fn remove(&self, name: &str) {
         let mut state = self.state();
-        if state.objects.remove(name).is_some() {
+        if state.remove(name) {
             self.enforce(state);
         }
+    }
+
+    /// Whether a new list brings objects for which there was no place before.
+    pub fn needs_list(&self) -> bool {
+        self.state().needs_list
     }
 
     /// Takes the complete list of the policies of namespaces.
@@ -167,6 +174,8 @@ impl PolicyStore {
         let mut state = self.state();
         let before = std::mem::take(&mut state.tenants);
         state.tenants_refused.clear();
+        state.tenants_left_out.clear();
+        state.tenants_need_list = false;
         for document in documents {
             state.put_tenant(document);
         }
@@ -194,9 +203,15 @@ impl PolicyStore {
         self.enforce(state);
     }
 
-    /// Number of policies of namespaces whose newest version cannot be used.
+    /// Whether a new list brings policies of namespaces for which there was no place before.
+    pub fn tenants_need_list(&self) -> bool {
+        self.state().tenants_need_list
+    }
+
+    /// Number of policies of namespaces whose newest version cannot be used or that have no place.
     pub fn tenants_refused(&self) -> usize {
-        self.state().tenants_refused.len()
+        let state = self.state();
+        state.tenants_refused.len() + state.tenants_left_out.len()
     }
 
     /// Takes over the objects and the namespaces' policies that an earlier agent had in force, until the API server's
@@ -252,12 +267,12 @@ impl PolicyStore {
         named.collect()
     }
 
-    /// How many objects have a newest version that cannot be used, and whether the files cannot be used.
+    /// How many objects have a newest version that cannot be used or have no place, and whether the files cannot be used.
     pub fn refused(&self) -> (usize, bool) {
         let state = self.state();
         let objects = state.objects.values();
         let refused = objects.filter(|o| o.status.refused.is_some()).count();
-        (refused, state.files_refused)
+        (refused + state.left_out.len(), state.files_refused)
     }
 
     /// Counts changes of the policies.

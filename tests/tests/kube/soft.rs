@@ -335,6 +335,26 @@ fn without_a_configured_time_a_budget_holds() {
     assert_eq!(soft.server.count("DELETE", ""), 0);
 }
 
+/// Budgets that protect all pods of a full node do not fill the journal.
+#[test]
+fn a_request_is_written_down_once_however_many_there_are() {
+    let mut soft = soft(json!({}));
+    let all: Vec<usize> = (0..260).collect();
+    for Pod { name, uid, .. } in all.iter().map(|index| web(*index)) {
+        let mut state = soft.server.state();
+        state.put_pod(apiserver::pod(&name, &uid, "Burstable", 0, None));
+        state.budgets.insert(name);
+    }
+    let is_protected = |outcome| matches!(outcome, SoftOutcome::ProtectedByBudgets { .. });
+    assert!(is_protected(soft.evict(&all, false)));
+    // Another signal's candidates take no places.
+    soft.signal = Signal::PidAvailable;
+    assert!(is_protected(soft.evict(&all[..1], false)));
+    soft.signal = Signal::MemoryAvailable;
+    assert!(is_protected(soft.evict(&all, false)));
+    assert_eq!(soft.asked().len(), all.len());
+}
+
 /// A pod that has completed since it was chosen keeps its object, status and logs.
 // R5
 #[test]

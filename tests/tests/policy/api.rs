@@ -41,6 +41,25 @@ fn a_policy_comes_changes_and_goes_by_watch() {
     assert_eq!(f.connection.counters.watch_errors.get(), 0);
 }
 
+/// Policies that are renamed: the new ones come before the old ones go.
+#[test]
+fn a_policy_that_was_left_out_is_in_force_once_another_has_gone() {
+    let name = |i: usize| format!("p{i:03}");
+    let f = start(60_000, |s| {
+        (0..256).for_each(|i| s.put_policy(&name(i), spec(NEVER)));
+    });
+    assert!(f.wait(|f| f.in_force().len() == 256));
+    f.lists(|count| count == 2);
+    f.server.state().put_policy("late", spec(NEVER));
+    assert!(f.wait(|f| f.store.refused().0 == 1));
+    f.server.state().remove(Collection::Policies, "", "p007");
+    let late = ("late".to_owned(), 1);
+    assert!(f.wait(|f| f.in_force().contains(&late)));
+    assert_eq!(f.store.refused().0, 0);
+    f.lists(|count| count == 4);
+    assert_eq!(f.connection.counters.watch_errors.get(), 0);
+}
+
 #[test]
 fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
     let f = start(100, |s| s.put_policy("db", spec(NEVER)));

@@ -86,6 +86,11 @@ impl Watches {
         }
     }
 
+    /// The last watch is ended from here: however short it was, it has not failed.
+    pub fn given_up(&self) {
+        self.locked().opened = None;
+    }
+
     async fn pause(&self) {
         if let Some(pause) = self.next_pause(Instant::now()) {
             self.counters.watch_errors.add();

@@ -140,6 +140,10 @@ impl WatchHandler for Policies {
     fn recovered(&mut self) {
         tracing::info!("the watch of policies works again");
     }
+
+    fn needs_list(&self) -> bool {
+        self.policies.needs_list()
+    }
 }
 
 fn name(document: &Value) -> &str {

@@ -88,4 +88,8 @@ impl WatchHandler for Handler {
     fn recovered(&mut self) {
         tracing::info!("the watch of tenants' policies works again");
     }
+
+    fn needs_list(&self) -> bool {
+        self.policies.tenants_need_list()
+    }
 }

@@ -33,12 +33,16 @@ pub(super) struct State {
     pub tenants: BTreeMap<(String, String), Arc<PodEvictionPolicy>>,
     /// Policies of namespaces whose newest version cannot be used.
     pub tenants_refused: BTreeSet<(String, String)>,
-    /// Namespaces that have too many policies, logged already.
-    crowded: BTreeSet<String>,
+    /// Names of objects that have no place.
+    pub left_out: BTreeSet<String>,
+    /// Policies of namespaces that have no place; of these too no more than have one.
+    pub tenants_left_out: BTreeSet<(String, String)>,
+    /// Whether a place is free for an object that was left out: a new list brings it.
+    pub needs_list: bool,
+    /// The same of the policies of namespaces.
+    pub tenants_need_list: bool,
     /// Names of objects that a file overrides, logged already.
     overridden: BTreeSet<String>,
-    /// Whether the log has said that there are too many objects.
-    too_many: bool,
     /// Counts changes of the policies.
     pub revision: u64,
     /// `revision` and the evaluator's `pods_revision` at the last look for pods.
@@ -88,13 +92,14 @@ impl State {
         }
         // An object that replaces another one of its name takes its place.
         if !self.objects.contains_key(&name) && self.objects.len() >= MAX_OBJECTS {
-            if !std::mem::replace(&mut self.too_many, true) {
+            if self.left_out.is_empty() {
                 tracing::error!(
                     most = MAX_OBJECTS,
                     policy = name,
                     "there are too many policies: this one and others are left out"
                 );
             }
+            self.left_out.insert(name);
             return None;
         }
         let last_good = known.and_then(|o| o.good.clone());
@@ -139,8 +144,17 @@ impl State {
             status: status.clone(),
             good,
         };
+        self.left_out.remove(&name);
         self.objects.insert(name, object);
         Some(status)
+    }
+
+    /// Forgets an object that is gone. Answers whether it was kept.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.left_out.remove(name);
+        let is_known = self.objects.remove(name).is_some();
+        self.needs_list = (self.needs_list || is_known) && !self.left_out.is_empty();
+        is_known
     }
 
     /// Takes a new or changed policy of a namespace. If it cannot be used, its last good version stays in force.
@@ -148,18 +162,27 @@ impl State {
         let key = tenant_key(document);
         let has_place =
             |all: usize, of_namespace: usize| all < MAX_TENANTS && of_namespace < MAX_OF_NAMESPACE;
+        let count_beside = |known: &BTreeSet<(String, String)>| {
+            known.iter().filter(|(of, _)| *of == key.0).count()
+        };
         let beside = self.tenants.keys().filter(|(of, _)| *of == key.0).count();
         if !self.tenants.contains_key(&key) && !has_place(self.tenants.len(), beside) {
-            if self.crowded.len() < MAX_TENANTS && self.crowded.insert(key.0.clone()) {
-                tracing::error!(
-                    policy = ?key,
-                    most = MAX_TENANTS,
-                    of_namespace = MAX_OF_NAMESPACE,
-                    "there are too many policies of namespaces: this one and others of its namespace are left out"
-                );
+            let left_out = &mut self.tenants_left_out;
+            let beside = count_beside(left_out);
+            if has_place(left_out.len(), beside) {
+                if beside == 0 {
+                    tracing::error!(
+                        policy = ?key,
+                        most = MAX_TENANTS,
+                        of_namespace = MAX_OF_NAMESPACE,
+                        "there are too many policies of namespaces: this one and others of its namespace are left out"
+                    );
+                }
+                left_out.insert(key);
             }
             return;
         }
+        self.tenants_left_out.remove(&key);
         match PodEvictionPolicy::read(document.clone()) {
             Ok(policy) => {
                 self.tenants_refused.remove(&key);
@@ -167,7 +190,7 @@ impl State {
             }
             Err(error) => {
                 let refused = &mut self.tenants_refused;
-                let beside = refused.iter().filter(|(of, _)| *of == key.0).count();
+                let beside = count_beside(refused);
                 // Beyond the limit nothing is logged, so that a tenant with thousands of policies cannot fill the log.
                 if refused.contains(&key) || has_place(refused.len(), beside) {
                     tracing::error!(policy = ?key, %error, "a namespace's policy cannot be used");
@@ -180,9 +203,13 @@ impl State {
     /// Forgets a policy of a namespace that is gone.
     pub fn remove_tenant(&mut self, document: &Value) {
         let key = tenant_key(document);
+        let is_full = self.tenants.len() >= MAX_TENANTS;
+        // Not all that are left out are known: where one of these goes, others may have got a place nevertheless.
+        let mut left_out = self.tenants_left_out.iter();
+        self.tenants_need_list |= left_out.any(|(of, _)| is_full || *of == key.0);
+        self.tenants_left_out.remove(&key);
         self.tenants.remove(&key);
         self.tenants_refused.remove(&key);
-        self.crowded.remove(&key.0);
     }
 
     /// Finds which objects can contradict each other. Only newest versions are compared: an agent that started later

@@ -111,6 +111,29 @@ fn there_is_an_end_to_how_many_are_kept() {
     assert_eq!(taken.uid, "another");
 }
 
+#[test]
+fn what_was_left_out_comes_with_the_next_list_when_a_place_is_free() {
+    let store = store();
+    let named = |i| document(&format!("p{i:03}"), 1, "Never");
+    let all: Vec<Value> = (0..=MAX_OBJECTS).map(named).collect();
+    store.replace(&all);
+    let last = ("p256".to_owned(), Some(1));
+    assert!(!in_force(&store).contains(&last));
+    assert_eq!((store.refused(), store.needs_list()), ((1, false), false));
+    store.remove("p000");
+    assert!(store.needs_list());
+    store.replace(&all[1..]);
+    assert!(in_force(&store).contains(&last));
+    assert_eq!((store.refused(), store.needs_list()), ((0, false), false));
+    store.remove("p001");
+    assert!(!store.needs_list(), "none is left out");
+    // One that was left out and is gone needs no place.
+    store.replace(&all);
+    store.remove("p000");
+    store.remove("p001");
+    assert_eq!((store.refused(), store.needs_list()), ((0, false), false));
+}
+
 /// A file from a disk that was full, or of another program.
 #[test]
 fn what_is_damaged_in_memory_is_left_out() {
@@ -170,6 +193,10 @@ fn a_namespace_has_places_of_its_own() {
         [of("crowd"), of("broken"), of("calm")],
         [(32, 0), (0, 32), (1, 0)]
     );
+    assert_eq!(store.tenants_refused(), 64, "of each so many are counted");
+    store.put_tenant(&policy("calm", 1, -1));
+    store.remove_tenant(&policy("calm", 1, -1));
+    assert!(!store.tenants_need_list());
     // A known policy may change, and a policy that is gone makes room.
     store.put_tenant(&policy("crowd", 0, -2));
     store.remove_tenant(&policy("crowd", 1, -1));
@@ -181,4 +208,12 @@ fn a_namespace_has_places_of_its_own() {
             .tenants
             .contains_key(&("crowd".into(), "4000".into()))
     );
+    assert!(store.tenants_need_list());
+    store.replace_tenants(&crowd);
+    assert!(!store.tenants_need_list());
+    // All places are taken: any that is free is for one that was left out.
+    let many = (0..1025).map(|n| policy(&(n / 20).to_string(), n, -1));
+    store.replace_tenants(&many.collect::<Vec<_>>());
+    store.remove_tenant(&policy("0", 0, -1));
+    assert!(store.tenants_need_list());
 }

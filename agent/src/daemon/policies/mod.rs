@@ -197,7 +197,7 @@ impl Policies {
             MetricFamily::labelled(
                 gauge,
                 "policies_refused",
-                "Policies whose newest version cannot be used; all files are one",
+                "Policies whose newest version cannot be used, or beyond how many are kept; all files are one",
                 "source",
                 refused,
             ),

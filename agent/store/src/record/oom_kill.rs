@@ -127,7 +127,8 @@ pub struct OomKillRecord {
     pub before: Vec<Before>,
     /// The node was short, and evictd had not acted: the OOM killer was first.
     pub was_first: bool,
-    /// Number of further kills for the same limit since the record before, which have no record of their own.
+    /// Number of further kills for the same limit since the record before, which have no record of their own. Where kills
+    /// for many limits share a record they are for other limits too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
 }
