@@ -134,12 +134,14 @@ impl MemoryThresholds {
     /// Computes the limits for tasks of a pod that held `held` bytes without page cache when `headroom` was left, as the
     /// kernel counts; for its `huge_pages` besides the pod's cgroup is charged, and no task's counter shows them. Of a
     /// number of published pods one of a later rank is killed from deeper below the threshold, down to half of it; where
-    /// they have used up what was left, one of them at least has grown by its part of it.
+    /// they have used up what was left, one of them at least has grown by its part of it, and all of them by half of that if
+    /// they grow alike. A counter that has [`jumped`](crate::growers::counter_jump) is no growth.
     pub fn kill_limits(
         &self,
         (held, huge_pages): (u64, u64),
         headroom: u64,
         (rank, ranks): (u64, u64),
+        jump: u64,
     ) -> KillLimits {
         let left = headroom.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
         let (step, ranks) = (self.step(), ranks.max(1));
@@ -148,10 +150,14 @@ impl MemoryThresholds {
             steps.saturating_add(1).saturating_mul(step)
         };
         let deeper = self.threshold / (2 * ranks) * rank;
+        let grown = (headroom / (2 * ranks)).max(jump);
+        // Others are published where it moves by more.
+        let fine = step.div_ceil(4);
+        let min_pod = held.saturating_add(huge_pages).saturating_add(grown);
         KillLimits {
             min_task_bytes: in_steps(left).saturating_add(deeper),
             max_task_bytes: in_steps(headroom),
-            min_pod_bytes: in_steps((headroom / ranks).saturating_add(huge_pages)),
+            min_pod_bytes: min_pod.div_ceil(fine).saturating_mul(fine),
         }
     }
 

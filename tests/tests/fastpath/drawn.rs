@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 /// Seeds of a run that asks for no others: the first, and how many.
 const SCENES: (u64, u64) = (0, 20);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(180);
 /// An emulated machine is slower by so much.
 const EMULATED: u64 = 8;
 

@@ -319,25 +319,45 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
         floor: Some(80 * MIB),
     };
     assert_eq!(thresholds.step(), 10 * MIB);
-    let limits = |rank| thresholds.kill_limits((95 * MIB, 0), 260 * MIB, (rank, 16));
+    let limits = |rank| thresholds.kill_limits((95 * MIB, 0), 260 * MIB, (rank, 16), 2 * MIB);
     let expected = |min_task: u64| KillLimits {
         min_task_bytes: min_task * MIB,
         max_task_bytes: 370 * MIB,
-        min_pod_bytes: 130 * MIB,
+        min_pod_bytes: 105 * MIB,
     };
     assert_eq!(
         limits(0),
         expected(210),
-        "95 + 100, and a step; 95 + 260 / 16, and a step"
+        "95 + 100, and a step; 95 + 260 / 32, in quarters of a step"
     );
     assert_eq!(limits(3), expected(225));
     // The pod's cgroup is charged for them, and no task's counter shows them.
-    let huge_pages = thresholds.kill_limits((95 * MIB, 1000 * MIB), 260 * MIB, (0, 16));
+    let huge_pages = thresholds.kill_limits((95 * MIB, 1000 * MIB), 260 * MIB, (0, 16), 2 * MIB);
     assert_eq!(
         huge_pages,
         KillLimits {
-            min_pod_bytes: 1130 * MIB,
+            min_pod_bytes: 1105 * MIB,
             ..expected(210)
         }
     );
+}
+
+/// Up to 16 pods that grow alike use up what was left while the agent is stopped: each has grown enough to be killed for it.
+#[test]
+fn pods_that_grow_alike_are_killed_by_the_guard() {
+    for (threshold, headroom) in [(100, 100), (100, 300), (100, 1024), (1024, 1100)] {
+        let thresholds = MemoryThresholds {
+            threshold: threshold * MIB,
+            resolved: threshold * MIB,
+            floor: None,
+        };
+        for growers in 1..=16 {
+            let limits = thresholds.kill_limits((40 * MIB, 0), headroom * MIB, (0, 16), 2 * MIB);
+            let grown = (40 + headroom / growers) * MIB;
+            assert!(
+                grown >= limits.min_pod_bytes,
+                "{growers} of {headroom}: {limits:?}"
+            );
+        }
+    }
 }

@@ -114,6 +114,7 @@ impl MemoryMonitor {
             return victims;
         };
         let first = self.pods.first_in_order(rules);
+        let jump = self.pods.jump;
         let PodTable {
             entries,
             candidates,
@@ -132,7 +133,8 @@ impl MemoryMonitor {
                 let held = reading.map_or((candidate.usage, 0), |reading| {
                     (reading.of_scope(false).unreclaimable(), reading.hugetlb)
                 });
-                victims.push(position, watched.kernel_victim(cgroup_id, rank, held));
+                let victim = watched.kernel_victim(cgroup_id, rank, held, jump);
+                victims.push(position, victim);
             }
         }
         // It is published, not evicted: the next scope may publish it too.

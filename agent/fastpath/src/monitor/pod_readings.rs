@@ -38,7 +38,7 @@ pub(crate) struct PodReadings {
     /// Time at which cgroups that stand still close to their limits were last read, in nanoseconds of CLOCK_MONOTONIC.
     near_limits_read_at: u64,
     /// See [`counter_jump`].
-    jump: u64,
+    pub jump: u64,
 }
 
 impl PodReadings {

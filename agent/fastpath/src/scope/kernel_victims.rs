@@ -59,11 +59,20 @@ impl WatchedScope {
     }
 
     /// The limits for a kernel kill in this pod, which held so many bytes without page cache at the last sample, and so many
-    /// in huge pages besides.
-    pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: (u64, u64)) -> KernelVictim {
+    /// in huge pages besides; its counter may `jump`.
+    pub fn kernel_victim(
+        &self,
+        cgroup_id: u64,
+        rank: usize,
+        held: (u64, u64),
+        jump: u64,
+    ) -> KernelVictim {
         let headroom = self.sample.shortage.headroom.total();
         let deeper = (rank as u64, u64::from(MAX_VICTIMS));
-        let limits = self.scope.thresholds().kill_limits(held, headroom, deeper);
+        let limits = self
+            .scope
+            .thresholds()
+            .kill_limits(held, headroom, deeper, jump);
         KernelVictim { cgroup_id, limits }
     }
 }
