@@ -54,8 +54,8 @@ pub struct Grower {
     /// The fastest growth that was seen, over a shortest time at least where it is known for so long; 0 where none was. A buffer
     /// that comes and goes is none.
     pub growth: u64,
-    /// The same with what may be a buffer.
-    pub at_most: u64,
+    /// The same of one that grows by less than counters jump.
+    pub slow: u64,
 }
 
 impl Grower {
@@ -63,7 +63,7 @@ impl Grower {
     pub const NONE: Self = Self {
         position: usize::MAX,
         growth: 0,
-        at_most: 0,
+        slow: 0,
     };
 }
 
@@ -162,11 +162,10 @@ impl Growers {
         let watched = self.find(id, now, RECENT_NS)?;
         let growth = watched.growth.fastest_beyond(shortest, self.jump);
         let is_long = now.saturating_sub(watched.since) >= RECENT_NS;
-        let over = watched.growth.over(STEADY_NS).filter(|_| is_long);
         (growth > 0 || is_long).then_some(Grower {
             position,
             growth,
-            at_most: over.map_or(growth, Grown::per_second),
+            slow: watched.growth.fastest_beyond(STEADY_NS, 1),
         })
     }
 
@@ -250,6 +249,11 @@ mod tests {
         let of = |growers: &Growers, id, shortest| growth(growers, id, now, shortest);
         assert_eq!([0, 30, 100].map(|ms| of(&growers, 8, ms * MS)), [0, 0, 0]);
         assert!(of(&growers, 7, 100 * MS) > 100);
+        let slow = |growers: &Growers, id| growers.growth_of(id, 0, now, 0).unwrap().slow / MIB;
+        assert_eq!(
+            [slow(&growers, 7) > 100, slow(&growers, 8) > 0],
+            [true, false]
+        );
         // What is beyond it is.
         growers.note(8, now, 340 * MIB);
         assert_eq!(of(&growers, 8, 0), 32 * 1000 / 17);

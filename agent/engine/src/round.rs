@@ -441,20 +441,24 @@ fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> Growing {
         match known.iter().find(|grower| grower.position == position) {
             _ if is_over => 0,
             Some(grower) if grower.growth > 0 => 0,
-            Some(grower) => grower.at_most.min(growth),
+            Some(grower) => grower.slow.min(growth),
             None => growth,
         }
     };
     if urgent.by_counters && watched < urgent.steady / 2 {
         let others = loaded.candidates.iter().enumerate();
         let others = others.map(|(at, candidate)| (by_counter(at, candidate.state), at, candidate));
-        let all = others
-            .clone()
-            .fold(watched, |sum, (growth, ..)| sum.saturating_add(growth));
+        let grow = others.clone().filter(|(growth, ..)| *growth > 0);
+        let (all, count) = grow.fold((watched, 0), |(sum, count), (growth, ..)| {
+            (sum.saturating_add(growth), count + 1)
+        });
         if all <= urgent.per_second.saturating_add(urgent.per_second / 2) {
             for (growth, at, _) in others.filter(|(_, _, candidate)| is_eligible(candidate)) {
-                largest.offer(growth, at);
                 unlisted = unlisted.saturating_add(growth);
+                // Each that is listed is read: not what is below half of the mean.
+                if growth >= all / (2 * count).max(1) {
+                    largest.offer(growth, at);
+                }
             }
         }
     }
@@ -674,7 +678,7 @@ mod tests {
                 *at = Grower {
                     position: *position,
                     growth: mib * MIB,
-                    at_most: mib * MIB,
+                    slow: mib * MIB,
                 };
             }
             growers

@@ -9,7 +9,7 @@ use evictd_engine::{
     pending::Pending,
     round::MAX_IN_FLIGHT,
     terminating::{Terminating, VictimReading, VictimState},
-    units::SECOND,
+    units::{SECOND, shift_by_gap},
 };
 use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
@@ -208,12 +208,14 @@ impl Victim {
             // Those that run now have done nothing.
             VictimState::Restarted => return (fate, usage),
             _ if self.terminating.is_stuck() => STUCK_KILL_NS,
+            _ if self.terminating.quiet_for(now) >= WORK_NS => WORK_NS,
             _ => 0,
         };
         let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
         if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
-            match self.terminating.is_stuck() {
+            // What is listed and stays may be stuck, and a container that was started again beside it would work.
+            match self.terminating.quiet_for(now) >= WORK_NS {
                 true => self.pod.killer.kill_stuck(),
                 false => self.pod.killer.kill_again(),
             }
@@ -279,8 +281,14 @@ pub struct InFlight {
 impl InFlight {
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victims.
     pub fn exclude_gap(&mut self, late: u64, now: u64) {
-        let victims = self.victims.iter_mut();
-        victims.for_each(|victim| victim.terminating.exclude_gap(late, now));
+        for victim in &mut self.victims {
+            victim.terminating.exclude_gap(late, now);
+            let Work { seen, worked } = &mut victim.work;
+            let seen = seen.as_mut().map(|(at, _)| at);
+            for time in seen.into_iter().chain(worked) {
+                shift_by_gap(time, late, now);
+            }
+        }
     }
 
     /// Creates the victims in flight from what earlier agents have signalled. `scope_of` has the index of the scope of a

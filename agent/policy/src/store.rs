@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{EvictionPolicy, PolicyEvaluator};
 use crate::conflict::Conflict;
-use state::{Object, State};
+use state::{Object, State, tenant_key};
 
 mod state;
 
@@ -176,7 +176,13 @@ impl PolicyStore {
         state.tenants_refused.clear();
         state.tenants_left_out.clear();
         state.tenants_need_list = false;
-        for document in documents {
+        // Those that have places keep them; of the others every agent that starts takes the same.
+        let mut documents = Vec::from_iter(documents.iter().map(|d| (tenant_key(d), d)));
+        documents.sort_by(|(one, _), (other, _)| {
+            let is_new = |key| !before.contains_key(key);
+            (is_new(one), one).cmp(&(is_new(other), other))
+        });
+        for (_, document) in documents {
             state.put_tenant(document);
         }
         // Where a new version cannot be used, the last good one stays.

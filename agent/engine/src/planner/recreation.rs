@@ -75,6 +75,8 @@ struct Evicted {
     recreations: u32,
     /// Those of the last [`WINDOW`], by their UIDs.
     pods: HashMap<String, EvictedPod>,
+    /// UIDs of pods that have come back. One of them that is evicted in turn and comes back makes it a further time.
+    returned: HashSet<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -101,18 +103,18 @@ impl Evicted {
         self.pods.retain(|_, pod| !pod.choices.is_empty());
     }
 
-    /// Another pod has come at `now`, which was first seen at `first`: the condition of the last one before that whose place
-    /// was not taken.
-    fn replace(&mut self, now: i64, first: i64) -> Option<NodeCondition> {
-        let pods = self.pods.values_mut().filter(|pod| !pod.is_replaced);
-        let waiting = pods.filter_map(|pod| Some((*pod.choices.last()?, pod)));
-        let waiting = waiting.filter(|((at, _), _)| *at <= first);
-        let ((at, condition), replaced) = waiting.max_by_key(|((at, _), _)| *at)?;
-        replaced.is_replaced = true;
-        // Several that went in one incident come back once.
-        if self.recreations == 0 || at >= self.last {
+    /// Another pod, of `uid`, has come at `now`, which was first seen at `first`: the condition of the last one before that
+    /// whose place was not taken. Several that went in one incident come back once.
+    fn replace(&mut self, now: i64, first: i64, uid: &str) -> Option<NodeCondition> {
+        let pods = self.pods.iter_mut().filter(|(_, pod)| !pod.is_replaced);
+        let waiting = pods.filter_map(|(uid, pod)| Some((*pod.choices.last()?, uid, pod)));
+        let waiting = waiting.filter(|((at, _), ..)| *at <= first);
+        let ((_, condition), evicted, pod) = waiting.max_by_key(|((at, _), ..)| *at)?;
+        pod.is_replaced = true;
+        if self.returned.remove(evicted) || self.recreations == 0 {
             self.recreations = self.recreations.saturating_add(1);
         }
+        self.returned.insert(uid.to_owned());
         self.last = now;
         Some(condition)
     }
@@ -125,6 +127,7 @@ impl Evicted {
         self.pods.retain(|_, pod| !pod.choices.is_empty());
         if self.is_over(now) {
             self.recreations = 0;
+            self.returned.clear();
         }
     }
 
@@ -162,7 +165,8 @@ impl RecreationTracker {
                 let owner = self.evicted.entry(c.recreation.owner_uid.clone());
                 let (owner, at) = (owner.or_default(), c.at.min(now));
                 owner.expire(at);
-                owner.replace(at, at);
+                owner.replace(at, at, &c.recreation.uid);
+                owner.returned.insert(c.recreation.uid.clone());
                 (owner.last, owner.recreations) = (at, c.recreation.count);
             }
         }
@@ -271,7 +275,7 @@ impl RecreationTracker {
         if evicted.pods.contains_key(&pod.uid) {
             return None;
         }
-        let condition = evicted.replace(now, first)?;
+        let condition = evicted.replace(now, first, &pod.uid)?;
         let hold = FIRST_HOLD
             .saturating_mul(1 << (evicted.recreations - 1).min(16))
             .min(LONGEST_HOLD);

@@ -274,7 +274,7 @@ impl State {
     }
 }
 
-fn tenant_key(document: &Value) -> (String, String) {
+pub(super) fn tenant_key(document: &Value) -> (String, String) {
     let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
     (text("namespace").to_owned(), text("name").to_owned())
 }

@@ -209,8 +209,13 @@ fn a_namespace_has_places_of_its_own() {
             .contains_key(&("crowd".into(), "4000".into()))
     );
     assert!(store.tenants_need_list());
-    store.replace_tenants(&crowd);
+    let in_force = || Vec::from_iter(store.state().tenants.keys().cloned());
+    let before = in_force();
+    let listed = Vec::from_iter(crowd.iter().rev().cloned());
+    store.replace_tenants(&listed);
     assert!(!store.tenants_need_list());
+    let keep = in_force().iter().filter(|key| before.contains(key)).count();
+    assert_eq!(keep, 31, "all but the one that is not listed");
     // All places are taken: any that is free is for one that was left out.
     let many = (0..1025).map(|n| policy(&(n / 20).to_string(), n, -1));
     store.replace_tenants(&many.collect::<Vec<_>>());

@@ -1267,3 +1267,35 @@ fn a_pod_that_comes_back_holds_the_condition_of_the_last_eviction() {
     let conditions: Vec<_> = recreations.iter().map(|r| r.condition).collect();
     assert_eq!(conditions, [NodeCondition::DiskPressure]);
 }
+
+/// The next one goes when the first has come back already, and none of those that came back goes.
+// R17
+#[test]
+fn pods_that_go_one_after_the_other_in_one_incident_come_back_once() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    let owner = crate::Owner {
+        uid: "set".into(),
+        ..crate::Owner::default()
+    };
+    for replica in 0..4 {
+        node.pod(&format!("old-{replica}"), [500, 0, 1]);
+        node.pods[replica].owner = Some(owner.clone());
+    }
+    let mut counts = Vec::new();
+    for replica in 0..4 {
+        let at = (1 + 100 * replica) * SECOND;
+        node.see(DISK, 900);
+        let mut looks = (0..60).map(|second| node.look(at + second * SECOND).evictions);
+        let gone = looks.find(|gone| !gone.is_empty()).unwrap();
+        drop(looks);
+        node.see(DISK, 5000);
+        let place = node.pods.iter().position(|pod| pod.uid == gone[0].uid);
+        let pod = &mut node.pods[place.unwrap()];
+        pod.uid = format!("new-{replica}");
+        // The last one of all.
+        pod.priority = 1000;
+        let recreations = node.look(at + 63 * SECOND).recreations;
+        counts.extend(recreations.iter().map(|r| (r.count, r.hold.as_secs())));
+    }
+    assert_eq!(counts, [(1, 60); 4]);
+}

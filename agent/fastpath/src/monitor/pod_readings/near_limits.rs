@@ -2,6 +2,7 @@
 //! there ends at the limit some milliseconds later.
 
 use evictd_engine::{
+    CandidateState,
     growers::{Largest, WATCHED},
     sampling::pod_readings,
 };
@@ -28,13 +29,16 @@ impl PodReadings {
         let mut most_left = Largest::<WATCHED>::default();
         let pods = self.table.entries.iter().zip(&self.table.candidates);
         for (place, (entry, candidate)) in pods.enumerate() {
-            for (_, cgroup) in entry.limited.iter() {
-                let limit = cgroup.last_limit();
-                // No less is left to the cgroup than the whole pod would leave.
-                let left = limit.saturating_sub(candidate.usage);
-                if matters(limit, left) {
-                    most_left.offer(left.saturating_add(1), place);
-                }
+            let is_over = matches!(
+                candidate.state,
+                CandidateState::Terminating | CandidateState::Unavailable
+            );
+            let limits = entry.limited.iter().map(|(_, cgroup)| cgroup.last_limit());
+            // No less is left to the cgroup than the whole pod would leave.
+            let left = limits.map(|limit| (limit, limit.saturating_sub(candidate.usage)));
+            let left = left.filter(|(limit, left)| !is_over && matters(*limit, *left));
+            if let Some(left) = left.map(|(_, left)| left).max() {
+                most_left.offer(left.saturating_add(1), place);
             }
         }
         for (_, place) in most_left.0.iter().rev() {
