@@ -159,7 +159,8 @@ impl WatchedScope {
     /// # Errors
     /// A file of the scope cannot be read.
     pub fn sample(&mut self, cycle: &SampleContext<'_>, mut flush: impl FnMut()) -> io::Result<()> {
-        if self.scope.follow_limit() {
+        // A crossing waits for no further file: the look that a write to it asks for has read the limit.
+        if cycle.triggers.trip.is_none() && self.scope.follow_limit() {
             // As where another scope is handed over for it.
             self.spin.reset();
             self.comes_into_force |= !self.under_pressure;
