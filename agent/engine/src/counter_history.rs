@@ -18,7 +18,6 @@ const STILL: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct CounterHistory {
     grew: Vec<u64>,
-    steadily: Vec<u64>,
     latest: Counters,
     /// A tenth of a second or two before the latest, and as much before again.
     recent: [Counters; 2],
@@ -52,7 +51,6 @@ impl CounterHistory {
         };
         Self {
             grew: vec![0; pods],
-            steadily: vec![0; pods],
             recent: [never.clone(), never.clone()],
             older: [never.clone(), never.clone()],
             latest: never,
@@ -71,8 +69,7 @@ impl CounterHistory {
             look.at = earlier.at;
             copy(&mut look.bytes, &earlier.bytes, pods.clone());
         }
-        copy(&mut self.grew, &before.grew, pods.clone());
-        copy(&mut self.steadily, &before.steadily, pods);
+        copy(&mut self.grew, &before.grew, pods);
     }
 
     /// Returns the growth that was seen of each pod, in bytes per second; 0 where it is not known.
@@ -80,14 +77,8 @@ impl CounterHistory {
         &self.grew
     }
 
-    /// Returns the growth of each pod over a tenth of a second at least, in bytes per second; 0 where it is not known. Each CPU
-    /// charges in advance for one cgroup or few: that of one pod may be wrong by as much, and so may the sum of all.
-    pub fn steadily(&self) -> &[u64] {
-        &self.steadily
-    }
-
-    /// All counters were read, which may [`jump`](crate::growers::counter_jump). Does not allocate.
-    pub fn note(&mut self, now: u64, usages: impl Iterator<Item = u64>, jump: u64) {
+    /// All counters were read. Does not allocate.
+    pub fn note(&mut self, now: u64, usages: impl Iterator<Item = u64>) {
         let latest = &mut self.latest;
         let elapsed = now.saturating_sub(latest.at);
         if elapsed < GROWTH_NS {
@@ -105,27 +96,29 @@ impl CounterHistory {
             *before = usage;
         }
         latest.at = now;
-        self.note_steady_growth(jump);
     }
 
-    /// What each pod has grown by over the shortest time in which all together have grown by more than CPUs charge in advance.
-    fn note_steady_growth(&mut self, jump: u64) {
+    /// The growth of each pod, by its position, in bytes per second: over the shortest time, of a tenth of a second at least, in
+    /// which all together have grown by more than CPUs charge in advance, where a counter may
+    /// [`jump`](crate::growers::counter_jump); 0 where it is not known. Each CPU charges in advance for one cgroup or few: the
+    /// growth of one pod may be wrong by as much, and so may the sum of all. Does not allocate.
+    pub(crate) fn steadily(&self, jump: u64) -> impl Fn(usize) -> u64 + Clone {
         let latest = &self.latest;
         let grown = |past: &Counters, position: usize| {
             let now = latest.bytes.get(position).copied().unwrap_or(0);
             past.grown(position, now)
         };
         let elapsed = |past: &Counters| latest.at.saturating_sub(past.at);
-        let pods = latest.bytes.len();
         let is_enough = |past: &&Counters| {
-            let all = (0..pods).fold(0_u64, |sum, at| sum.saturating_add(grown(past, at)));
+            let pods = 0..latest.bytes.len();
+            let all = pods.fold(0_u64, |sum, at| sum.saturating_add(grown(past, at)));
             past.at > 0 && elapsed(past) >= STEADY_NS && all >= jump.saturating_mul(JUMPS)
         };
         let past = self.recent.iter().chain(&self.older).find(is_enough);
-        for (position, steadily) in self.steadily.iter_mut().enumerate() {
-            *steadily = past.map_or(0, |past| {
+        move |position| {
+            past.map_or(0, |past| {
                 scaled(grown(past, position), SECOND, elapsed(past))
-            });
+            })
         }
     }
 
@@ -158,7 +151,7 @@ mod tests {
     fn a_pod_that_has_not_grown_is_known_after_a_second() {
         let mut history = CounterHistory::new(1);
         let mut note = |now: u64, usage: u64| {
-            history.note(now, std::iter::once(usage), 0);
+            history.note(now, std::iter::once(usage));
             history.still_since(0, usage)
         };
         let usage = 500 << 20;
@@ -173,27 +166,27 @@ mod tests {
     #[test]
     fn another_table_keeps_what_is_known_of_the_same_pods() {
         let mut before = CounterHistory::new(2);
-        before.note(SECOND, [STILL * 9, 0].into_iter(), 0);
-        before.note(2 * SECOND, [STILL * 9, 1000].into_iter(), 0);
-        before.note(3 * SECOND, [STILL * 9, 3000].into_iter(), 0);
+        before.note(SECOND, [STILL * 9, 0].into_iter());
+        before.note(2 * SECOND, [STILL * 9, 1000].into_iter());
+        before.note(3 * SECOND, [STILL * 9, 3000].into_iter());
         // The first pod is gone, and another one comes before the second one.
         let mut history = CounterHistory::new(2);
         history.inherit(&before, std::iter::once((1, 1)));
         assert_eq!(history.grew(), [0, 2000]);
         assert_eq!(history.still_since(1, 3000), before.still_since(1, 3000));
         assert_eq!(history.still_since(0, 0), None, "it was never read");
-        history.note(4 * SECOND, [500 << 20, 4000].into_iter(), 0);
+        history.note(4 * SECOND, [500 << 20, 4000].into_iter());
         assert_eq!(history.grew(), [0, 1000]);
     }
 
     #[test]
     fn growth_is_that_between_two_looks() {
         let mut history = CounterHistory::new(2);
-        history.note(SECOND, [100, 900].into_iter(), 0);
+        history.note(SECOND, [100, 900].into_iter());
         assert_eq!(history.grew(), [0, 0], "nothing was known before");
-        history.note(SECOND + GROWTH_NS / 2, [500, 900].into_iter(), 0);
+        history.note(SECOND + GROWTH_NS / 2, [500, 900].into_iter());
         assert_eq!(history.grew(), [0, 0], "too soon");
-        history.note(SECOND + 2 * GROWTH_NS, [300, 800].into_iter(), 0);
+        history.note(SECOND + 2 * GROWTH_NS, [300, 800].into_iter());
         assert_eq!(history.grew(), [100_000, 0]);
     }
 
@@ -208,9 +201,13 @@ mod tests {
             let over = ms.min(3000) * 50 * STILL / 1000;
             let new = ms.saturating_sub(3800) * 50 * STILL / 1000;
             let pods = [over, new].into_iter().chain([slow; 60]);
-            history.note(ms * MS, pods, 16 * STILL);
+            history.note(ms * MS, pods);
         }
-        let [over, new, ref slow @ ..] = history.steadily()[..] else {
+        let steadily = |history: &CounterHistory| {
+            let of = history.steadily(16 * STILL);
+            Vec::from_iter((0..62).map(of))
+        };
+        let [over, new, ref slow @ ..] = steadily(&history)[..] else {
             panic!("62 pods")
         };
         assert_eq!((over, new >> 20), (0, 50));
@@ -224,9 +221,8 @@ mod tests {
             history.note(
                 look * 10 * MS,
                 (0..62).map(|pod| (look + pod) % 2 * STILL / 4),
-                16 * STILL,
             );
         }
-        assert_eq!(history.steadily(), [0; 62]);
+        assert_eq!(steadily(&history), [0; 62]);
     }
 }

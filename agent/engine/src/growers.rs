@@ -10,10 +10,10 @@ use crate::{
 
 /// Pods that are watched at once.
 pub const WATCHED: usize = 8;
-/// Pods of which a decision knows that they grow, by their counters too.
-pub const MAX_GROWERS: usize = 64;
 /// Pods of these that are watched as long as none was evicted.
 pub const WATCHED_BEFOREHAND: usize = 4;
+/// Pods of which a decision knows that they grow, by their counters too.
+pub const MAX_GROWERS: usize = 64;
 /// Cgroups with limits of these pods that are watched at once: a pod has seldom more than eight containers.
 pub const WATCHED_LIMITED: usize = 16 * WATCHED;
 /// A huge page, in bytes.

@@ -7,6 +7,7 @@ mod relief;
 
 use crate::{
     Among, Candidate, CandidateState,
+    counter_history::CounterHistory,
     growers::{Grower, Largest, MAX_GROWERS, WATCHED},
     limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
@@ -39,10 +40,8 @@ pub fn most(mode: Mode, dying: usize, room: usize) -> usize {
 pub struct Candidates<'a, R> {
     /// Candidates as they were loaded.
     pub candidates: &'a mut [Candidate],
-    /// Growth of each candidate by its usage counter, in bytes per second.
-    pub grew: &'a [u64],
-    /// The same over a tenth of a second at least.
-    pub steadily: &'a [u64],
+    /// What their usage counters showed at earlier looks.
+    pub history: &'a CounterHistory,
     /// Reads the pod at a position in full; `None`: it is gone.
     pub read: R,
 }
@@ -73,6 +72,9 @@ pub trait Pods {
 
     /// Reads in full the pods whose counters have grown most.
     fn watch_growers(&mut self);
+
+    /// See [`counter_jump`](crate::growers::counter_jump).
+    fn jump(&self) -> u64;
 
     /// What the pods grow by of those that are read in full, over windows of at least `shortest` nanoseconds.
     fn growers(&self, shortest: u64) -> [Grower; WATCHED];
@@ -243,7 +245,7 @@ impl Round {
     fn evict_urgently(&self, pods: &mut impl Pods, growth: GrowthRate) -> Outcome {
         let growth_of_pods = {
             let loaded = pods.candidates();
-            eligible_growth(loaded.candidates, loaded.grew)
+            eligible_growth(loaded.candidates, loaded.history.grew())
         };
         let mut relief = Relief::new(&self.pace_inputs, growth.per_second, growth_of_pods);
         let mut evictions = UrgentEvictions {
@@ -269,7 +271,7 @@ impl Round {
             };
             let attempt = pods.evict(victim, evictions.choice);
             if let Attempt::Signalled(gives) = attempt {
-                let grew = pods.candidates().grew.get(victim).copied();
+                let grew = pods.candidates().history.grew().get(victim).copied();
                 relief.add(grew.unwrap_or(0), gives);
             }
             evictions.note(pods, attempt);
@@ -312,7 +314,12 @@ impl UrgentEvictions {
                 let growers = growers_of(pods, self.growth).growers;
                 let loaded = pods.candidates();
                 let per_second = self.growth.per_second;
-                exclude_not_growing(loaded.candidates, loaded.grew, &growers, per_second);
+                exclude_not_growing(
+                    loaded.candidates,
+                    loaded.history.grew(),
+                    &growers,
+                    per_second,
+                );
                 true
             }
             NextVictim::WithProcesses if self.by_order => false,
@@ -423,7 +430,7 @@ struct Growing {
 /// Finds the pods that make a growth, and reads them in full. Where those that are watched do not make half of it the others count by
 /// their counters, as far as all together are not more: then page cache would be among it.
 fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> Growing {
-    let known = pods.growers(urgent.shortest);
+    let (known, jump) = (pods.growers(urgent.shortest), pods.jump());
     let loaded = pods.candidates();
     let mut largest = Largest::<MAX_GROWERS>::default();
     let mut unlisted = 0_u64;
@@ -432,22 +439,19 @@ fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> Growing {
     }
     let watched = known.iter().map(|grower| grower.growth);
     let watched = watched.fold(0, u64::saturating_add);
-    let by_counter = |position: usize, state: CandidateState| {
-        let is_over = matches!(
-            state,
-            CandidateState::Terminating | CandidateState::Unavailable
-        );
-        let growth = loaded.steadily.get(position).copied().unwrap_or(0);
-        match known.iter().find(|grower| grower.position == position) {
-            _ if is_over => 0,
-            Some(grower) if grower.growth > 0 => 0,
-            Some(grower) => grower.slow.min(growth),
-            None => growth,
-        }
-    };
     if urgent.by_counters && watched < urgent.steady / 2 {
+        let steadily = loaded.history.steadily(jump);
+        let by_counter = |position: usize, candidate: &Candidate| {
+            let growth = steadily(position);
+            match known.iter().find(|grower| grower.position == position) {
+                _ if candidate.state.is_over() => 0,
+                Some(grower) if grower.growth > 0 => 0,
+                Some(grower) => grower.slow.min(growth),
+                None => growth,
+            }
+        };
         let others = loaded.candidates.iter().enumerate();
-        let others = others.map(|(at, candidate)| (by_counter(at, candidate.state), at, candidate));
+        let others = others.map(|(at, candidate)| (by_counter(at, candidate), at, candidate));
         let grow = others.clone().filter(|(growth, ..)| *growth > 0);
         let (all, count) = grow.fold((watched, 0), |(sum, count), (growth, ..)| {
             (sum.saturating_add(growth), count + 1)
@@ -572,8 +576,7 @@ mod tests {
         requested: usize,
         /// Those that grow, in MiB per second, and their positions.
         growers: Vec<(u64, usize)>,
-        /// What each grows by, by its counter.
-        steadily: Vec<u64>,
+        history: CounterHistory,
         chosen: Vec<usize>,
         resorts: Vec<LastResort>,
     }
@@ -601,7 +604,7 @@ mod tests {
                 exempts_growers: false,
                 requested: 0,
                 growers: Vec::new(),
-                steadily: Vec::new(),
+                history: CounterHistory::default(),
                 chosen: Vec::new(),
                 resorts: Vec::new(),
             }
@@ -613,8 +616,7 @@ mod tests {
             let (pods, cache) = (&self.pods, self.cache * MIB);
             Candidates {
                 candidates: &mut self.candidates,
-                grew: &[],
-                steadily: &self.steadily,
+                history: &self.history,
                 read: move |position: usize| {
                     let (shared, processes) = pods[position];
                     Some(MemoryReading {
@@ -669,6 +671,10 @@ mod tests {
 
         fn watch_growers(&mut self) {
             self.are_growers_known = true;
+        }
+
+        fn jump(&self) -> u64 {
+            0
         }
 
         fn growers(&self, _: u64) -> [Grower; WATCHED] {
@@ -788,16 +794,19 @@ mod tests {
         for (by_counter, cache_is_read, expected) in
             [(50, false, 3), (100, false, 0), (50, true, 3)]
         {
+            let mut steadily = vec![0; 3];
+            steadily.resize(23, by_counter * MIB);
+            if cache_is_read {
+                steadily[0] = 1000 * MIB;
+            }
             let mut listed = Listed {
-                steadily: vec![0; 3],
+                history: grown_by(&steadily),
                 // Two of them are read, and a pod in front of them whose counter shows page cache.
                 growers: vec![(50, 3), (50, 4)],
                 ..Listed::new(&pods)
             };
-            listed.steadily.resize(23, by_counter * MIB);
             if cache_is_read {
                 listed.growers.push((0, 0));
-                listed.steadily[0] = 1000 * MIB;
             }
             for candidate in &mut listed.candidates[3..] {
                 candidate.inputs.priority = 100;
@@ -813,11 +822,12 @@ mod tests {
         for terminating in [0, 100] {
             let mut pods = vec![(0, 6); 3];
             pods.resize(163 + terminating, (0, 20));
+            let mut steadily = vec![0; 3];
+            steadily.resize(pods.len(), 6 * MIB);
             let mut listed = Listed {
-                steadily: vec![0; 3],
+                history: grown_by(&steadily),
                 ..Listed::new(&pods)
             };
-            listed.steadily.resize(pods.len(), 6 * MIB);
             for candidate in &mut listed.candidates[3..] {
                 candidate.inputs.priority = 100;
             }
@@ -851,6 +861,14 @@ mod tests {
             let growth = urgent_growth_of(480 * MIB);
             assert!(!exclude_in_vain(&mut listed, growth), "{growers}");
         }
+    }
+
+    /// Counters that have grown by so much within a second.
+    fn grown_by(steadily: &[u64]) -> CounterHistory {
+        let mut history = CounterHistory::new(steadily.len());
+        history.note(SECOND, steadily.iter().map(|_| 0));
+        history.note(2 * SECOND, steadily.iter().copied());
+        history
     }
 
     fn urgent_growth_of(per_second: u64) -> GrowthRate {

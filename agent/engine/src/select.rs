@@ -45,6 +45,13 @@ pub enum CandidateState {
     PassedOver,
 }
 
+impl CandidateState {
+    /// Whether the pod's memory is nothing that it may still grow by: it was killed, or is gone.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Terminating | Self::Unavailable)
+    }
+}
+
 impl Candidate {
     /// Makes a candidate eligible again that was passed over.
     pub(crate) fn restore(&mut self) {

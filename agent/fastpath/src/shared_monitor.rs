@@ -107,8 +107,8 @@ impl SharedMonitor {
         self.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// Sleeps until the hook or the control block is readable, a limit was written, and no longer than `interval`. Returns the time, and
-    /// whether the hook is readable.
+    /// Sleeps until the hook or the control block is readable, or a limit was written, and no longer than `interval`. Returns
+    /// the time, and whether the hook is readable.
     fn sleep(&self, interval: Duration) -> (u64, bool) {
         let limits = self.limit_writes.fd();
         let fds = [self.trigger_fd(), Some(self.control.fd()), limits];

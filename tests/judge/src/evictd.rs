@@ -382,7 +382,7 @@ impl Evictd {
         self.read = (world.now, self.sample.guarded_available);
         let pods = 0..world.incident.pods.len();
         let usages = pods.map(|pod| world.usage(pod).unwrap_or(0));
-        self.history.note(world.now, usages, counter_jump(0, 0));
+        self.history.note(world.now, usages);
     }
 
     fn dying(&self) -> usize {
@@ -518,8 +518,7 @@ impl Pods for SimulatedPods<'_, '_> {
         let world = &*self.world;
         Candidates {
             candidates: &mut self.candidates,
-            grew: self.evictd.history.grew(),
-            steadily: self.evictd.history.steadily(),
+            history: &self.evictd.history,
             read: |pod: usize| world.reading(pod),
         }
     }
@@ -561,6 +560,10 @@ impl Pods for SimulatedPods<'_, '_> {
 
     fn watch_growers(&mut self) {
         self.evictd.watch_growers(self.world, WATCHED);
+    }
+
+    fn jump(&self) -> u64 {
+        counter_jump(0, 0)
     }
 
     fn growers(&self, shortest: u64) -> [Grower; WATCHED] {

@@ -507,6 +507,10 @@ impl Pods for ScopePods<'_> {
         self.monitor.pods.watch_growers(WATCHED);
     }
 
+    fn jump(&self) -> u64 {
+        self.monitor.pods.jump
+    }
+
     fn growers(&self, shortest: u64) -> [Grower; WATCHED] {
         let at_limit = self.are_at_limit();
         self.monitor.pods.growing(shortest, at_limit)

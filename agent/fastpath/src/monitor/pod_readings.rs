@@ -101,7 +101,7 @@ impl PodReadings {
             };
         }
         if recent.is_none() {
-            self.table.note_growth(now, self.jump);
+            self.table.note_growth(now);
         }
     }
 

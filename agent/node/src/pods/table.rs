@@ -272,10 +272,10 @@ impl PodTable {
         copy(&mut self.seen, &before.seen, same);
     }
 
-    /// All usages were read anew, whose counters may [`jump`](evictd_engine::growers::counter_jump). Does not allocate.
-    pub fn note_growth(&mut self, now: u64, jump: u64) {
+    /// All usages were read anew. Does not allocate.
+    pub fn note_growth(&mut self, now: u64) {
         let usages = self.candidates.iter().map(|candidate| candidate.usage);
-        self.history.note(now, usages, jump);
+        self.history.note(now, usages);
     }
 
     /// The candidates, and what reads a pod in full.
@@ -286,8 +286,7 @@ impl PodTable {
         let entries = &self.entries;
         Candidates {
             candidates: &mut self.candidates,
-            grew: self.history.grew(),
-            steadily: self.history.steadily(),
+            history: &self.history,
             read: move |position: usize| {
                 let reading = entries.get(position)?.memory.read().ok()?;
                 Some(reading.of_scope(at_limit))

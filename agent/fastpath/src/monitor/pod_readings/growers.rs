@@ -2,11 +2,13 @@
 //! with page cache.
 
 use evictd_engine::{
-    CandidateState,
-    growers::{Grower, Largest, WATCHED},
+    growers::{Grower, Growers, Largest, WATCHED},
     shortage::LimitedGrowth,
 };
-use evictd_node::{cgroup::limited::LimitedCgroup, pods::table::PodTable};
+use evictd_node::{
+    cgroup::limited::{LimitedCgroup, LimitedCgroups},
+    pods::table::PodTable,
+};
 use evictd_sys::clock::monotonic_ns;
 
 use super::PodReadings;
@@ -23,11 +25,7 @@ impl PodReadings {
         } = &*self.table;
         let mut largest = Largest::<WATCHED>::default();
         for (place, (candidate, grew)) in candidates.iter().zip(history.grew()).enumerate() {
-            let is_over = matches!(
-                candidate.state,
-                CandidateState::Terminating | CandidateState::Unavailable
-            );
-            if !is_over {
+            if !candidate.state.is_over() {
                 largest.offer(*grew, place);
             }
         }
@@ -47,13 +45,7 @@ impl PodReadings {
         }
         // There may be more of these than places: those of the largest come first.
         for limited in largest.rev().map(|entry| &entry.limited) {
-            for (position, cgroup) in limited.iter() {
-                if let Some(uses) = limited.read(position) {
-                    let (id, now) = (cgroup.memory.id(), monotonic_ns());
-                    let growers = &mut self.limited_growers;
-                    growers.note_unless_crowded(id, now, uses.unreclaimable, before);
-                }
-            }
+            note_limited(&mut self.limited_growers, limited, before);
         }
     }
 
@@ -106,5 +98,15 @@ impl PodReadings {
             .zip(known)
             .for_each(|(to, known)| *to = known);
         growing
+    }
+}
+
+/// Reads the cgroups of a pod that have limits. There may be more than places: those that were read `since` a time keep theirs.
+pub fn note_limited(growers: &mut Growers, limited: &LimitedCgroups, since: u64) {
+    for (position, cgroup) in limited.iter() {
+        if let Some(uses) = limited.read(position) {
+            let (id, now) = (cgroup.memory.id(), monotonic_ns());
+            growers.note_unless_crowded(id, now, uses.unreclaimable, since);
+        }
     }
 }

@@ -2,13 +2,11 @@
 //! there ends at the limit some milliseconds later.
 
 use evictd_engine::{
-    CandidateState,
     growers::{Largest, WATCHED},
     sampling::pod_readings,
 };
-use evictd_sys::clock::monotonic_ns;
 
-use super::PodReadings;
+use super::{PodReadings, growers::note_limited};
 use crate::scope::WatchedScope;
 
 impl PodReadings {
@@ -29,14 +27,11 @@ impl PodReadings {
         let mut most_left = Largest::<WATCHED>::default();
         let pods = self.table.entries.iter().zip(&self.table.candidates);
         for (place, (entry, candidate)) in pods.enumerate() {
-            let is_over = matches!(
-                candidate.state,
-                CandidateState::Terminating | CandidateState::Unavailable
-            );
             let limits = entry.limited.iter().map(|(_, cgroup)| cgroup.last_limit());
             // No less is left to the cgroup than the whole pod would leave.
             let left = limits.map(|limit| (limit, limit.saturating_sub(candidate.usage)));
-            let left = left.filter(|(limit, left)| !is_over && matters(*limit, *left));
+            let left =
+                left.filter(|(limit, left)| !candidate.state.is_over() && matters(*limit, *left));
             if let Some(left) = left.map(|(_, left)| left).max() {
                 most_left.offer(left.saturating_add(1), place);
             }
@@ -45,13 +40,7 @@ impl PodReadings {
             let Some(limited) = self.table.entries.get(*place).map(|entry| &entry.limited) else {
                 continue;
             };
-            for (position, cgroup) in limited.iter() {
-                if let Some(uses) = limited.read(position) {
-                    let (id, now) = (cgroup.memory.id(), monotonic_ns());
-                    let growers = &mut self.limited_growers;
-                    growers.note_unless_crowded(id, now, uses.unreclaimable, before);
-                }
-            }
+            note_limited(&mut self.limited_growers, limited, before);
         }
     }
 }
