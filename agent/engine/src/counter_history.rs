@@ -122,15 +122,17 @@ impl CounterHistory {
         }
     }
 
-    /// The time of the oldest kept look whose value for this pod differs from `usage` by at most 1 MiB; `None` if there
-    /// is none.
+    /// The time of the oldest kept look, of a second ago or two, since which no look's value for this pod differs from `usage`
+    /// by more than 1 MiB; `None` if there is none.
     pub fn still_since(&self, position: usize, usage: u64) -> Option<u64> {
-        let is_still = |older: &&Counters| {
-            let was = older.bytes.get(position);
-            older.at > 0 && was.is_some_and(|was| usage.abs_diff(*was) <= STILL)
+        let is_other = |look: &&Counters| {
+            let was = look.bytes.get(position);
+            was.is_none_or(|was| usage.abs_diff(*was) > STILL)
         };
-        let older = self.older.iter().rev().find(is_still)?;
-        Some(older.at)
+        let looks = self.older.iter().chain(&self.recent).chain([&self.latest]);
+        let moved = looks.filter(is_other).map(|look| look.at).max();
+        let older = self.older.iter().map(|look| look.at);
+        older.filter(|at| *at > moved.unwrap_or(0)).min()
     }
 }
 
@@ -161,6 +163,18 @@ mod tests {
         assert_eq!(note(6 * SECOND, usage), Some(5 * SECOND));
         assert_eq!(note(7 * SECOND, usage), Some(5 * SECOND));
         assert_eq!(note(8 * SECOND, usage), Some(6 * SECOND));
+    }
+
+    /// A pod that takes and gives back a buffer.
+    #[test]
+    fn a_pod_that_has_come_back_to_an_amount_has_not_held_it() {
+        let mut history = CounterHistory::new(1);
+        let looks = [(5000, 100), (6000, 40), (6100, 40)];
+        for (ms, mib) in looks {
+            history.note(ms * MS, std::iter::once(mib << 20));
+        }
+        assert_eq!(history.still_since(0, 100 << 20), None);
+        assert_eq!(history.still_since(0, 40 << 20), Some(6 * SECOND));
     }
 
     #[test]

@@ -100,15 +100,15 @@ struct Watched {
 }
 
 impl Watched {
-    fn observe(&mut self, time: u64, held: u64) {
+    /// Growth by less than `noise` is no step.
+    fn observe(&mut self, time: u64, held: u64, noise: u64) {
         self.time = time;
         let sample = Sample {
             time,
             amount: held,
             ..Sample::default()
         };
-        // Steps matter to the growth of a scope alone.
-        self.growth.observe(sample, u64::MAX);
+        self.growth.observe(sample, noise);
     }
 }
 
@@ -147,13 +147,13 @@ impl Growers {
             };
         }
         watched.placed = time;
-        watched.observe(time, held);
+        watched.observe(time, held, self.jump);
     }
 
     /// Takes in the same of one that has a place, which it may lose to another one all the same.
     pub fn observe(&mut self, id: u64, time: u64, held: u64) {
         if let Some(watched) = self.watched.iter_mut().find(|watched| watched.id == id) {
-            watched.observe(time, held);
+            watched.observe(time, held, self.jump);
         }
     }
 
@@ -261,6 +261,23 @@ mod tests {
         growers.note(9, now - 10 * MS, 0);
         growers.note(9, now, 20 * MIB);
         assert_eq!(growth(&growers, 9, now, 100 * MS), 2000);
+    }
+
+    // R43
+    /// A pod that has loaded its data within a second, and serves now.
+    #[test]
+    fn a_growth_that_has_ended_is_none() {
+        let mut growers = growers();
+        let grew_after = |growers: &mut Growers, looks: std::ops::RangeInclusive<u64>| {
+            let last = *looks.end();
+            for at in looks {
+                growers.note(7, 1 + at * 20 * MS, at.min(50) * 8 * MIB);
+            }
+            growth(growers, 7, last * 20 * MS, 20 * MS)
+        };
+        assert_eq!(grew_after(&mut growers, 0..=50), 400);
+        assert_eq!(grew_after(&mut growers, 51..=75), 0);
+        assert_eq!(grew_after(&mut growers, 76..=400), 0);
     }
 
     // R43

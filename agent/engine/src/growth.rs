@@ -302,9 +302,9 @@ impl Growth {
         seen.max().unwrap_or(0)
     }
 
-    /// The fastest growth beyond the highest amount that was sampled within a second before the window, over the windows of
-    /// at least `shortest` nanoseconds, or over the longest one where the amount is not known for so long. What comes and
-    /// goes within a second is no growth. Per second, and 0 where there is none.
+    /// The fastest growth that has not ended, beyond the highest amount that was sampled within a second before the window,
+    /// over the windows of at least `shortest` nanoseconds, or over the longest one where the amount is not known for so
+    /// long. What comes and goes within a second is no growth. Per second, and 0 where there is none.
     pub fn fastest_beyond(&self, shortest: u64, noise: u64) -> u64 {
         let known = self.all_windows().map(|grown| grown.elapsed);
         let known = known.max().unwrap_or(0);
@@ -320,7 +320,8 @@ impl Growth {
         let long = self
             .windows(noise)
             .filter(|g| g.elapsed >= shortest.min(known));
-        let beyond = long.map(beyond).filter(|grown| grown.amount >= noise);
+        let goes_on = long.filter(|grown| !self.has_ended(*grown));
+        let beyond = goes_on.map(beyond).filter(|grown| grown.amount >= noise);
         beyond.map(Grown::per_second).max().unwrap_or(0)
     }
 

@@ -122,6 +122,7 @@ impl Planner {
         plan.conditions.extend(self.recreations.held());
         plan.conditions.sort_unstable();
         plan.conditions.dedup();
+        self.recreations.note_in_force(now, &plan.conditions);
         match self.settings.mode {
             // A pod that exceeds its own limits goes first, and the kubelet waits for what that brings.
             Mode::Kubelet if !plan.evictions.is_empty() => {}

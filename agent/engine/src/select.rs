@@ -247,6 +247,7 @@ fn main_growers<'g>(
     growth: UrgentGrowth<'g>,
 ) -> (&'g [(u64, usize)], usize) {
     let UrgentGrowth {
+        per_second,
         steady: growth,
         growers,
         unlisted,
@@ -267,9 +268,9 @@ fn main_growers<'g>(
             continue;
         }
         if !has_half {
-            // No pod makes more of a growth than there is.
-            least = grew.min(growth);
-            all = all.saturating_add(least);
+            // No pod makes more of a growth than there is. Others may have given back what is missing in the steady one.
+            least = grew.min(per_second);
+            all = all.saturating_add(grew.min(growth));
             fewest += 1;
         }
         growers.swap(count, index);

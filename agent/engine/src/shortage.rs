@@ -210,13 +210,19 @@ impl LimitedGrowth {
     }
 
     /// Chooses between the growth of a cgroup that has a limit and that of the cgroups with limits `below` it. Where most
-    /// of it is not theirs, what grows is new or has no limit, and the cgroup's own limit ends it.
+    /// of it is not theirs, what grows is new or has no limit, and the cgroup's own limit ends it. Together they use no more
+    /// than that lets them: containers without limits of their own have the pod's each.
     pub fn or_of_those_below(self, below: Self) -> Self {
         let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
         let are_known = is_theirs(below.grown, self.grown) && is_theirs(below.growth, self.growth);
-        match are_known {
-            true => below,
-            false => self,
+        if !are_known {
+            return self;
+        }
+        let is_known = self.grown > 0 || self.growth > 0;
+        let above = if is_known { self.left } else { u64::MAX };
+        Self {
+            left: below.left.min(above),
+            ..below
         }
     }
 
@@ -233,6 +239,17 @@ impl LimitedGrowth {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // R43
+    #[test]
+    fn what_is_left_below_a_limit_is_there_once() {
+        let container = LimitedGrowth::new(30, 120, 300);
+        let both = container.merged(container);
+        let pod = LimitedGrowth::new(60, 240, 300);
+        assert_eq!(pod.or_of_those_below(both).left, 300);
+        let unknown = LimitedGrowth::default();
+        assert_eq!(unknown.or_of_those_below(both), both);
+    }
 
     #[test]
     fn free_pages_of_the_cpus_are_available_where_the_guard_finds_less() {

@@ -193,7 +193,7 @@ impl MemoryMonitor {
         let now = monotonic_ns();
         self.due = now.saturating_add(within);
         let lease = now.saturating_add(within * 2 + LATE_NS);
-        self.triggers.set.renew_lease(now, lease);
+        self.triggers.set.renew_lease(lease);
     }
 
     /// The part of a cycle that cannot wait, for a fast path that is late: if a threshold's trigger has tripped, and

@@ -574,7 +574,7 @@ impl TriggerSet for Program {
         self.crossing.take()
     }
 
-    fn renew_lease(&mut self, _: u64, lease_ns: u64) {
+    fn renew_lease(&mut self, lease_ns: u64) {
         self.leases.lock().unwrap().push(lease_ns);
     }
 

@@ -36,6 +36,13 @@ use super::counters::Counters;
 
 /// Time that a request may take before it counts as lost.
 pub const DEADLINE: Duration = Duration::from_secs(10);
+/// Time that a request may take that removes a pod, and each write while webhooks are slow. The API server waits for a
+/// webhook for up to 30 s, goes on without it where it may fail (`failurePolicy: Ignore`), and answers within 34 s
+/// (`requestTimeoutUpperBound`). What is not waited for is not carried out.
+pub const ADMISSION_DEADLINE: Duration = Duration::from_secs(35);
+/// How long writes have that time after one that had no answer within the usual one. The first has not: on a connection
+/// that is dead it would be waited for in vain.
+const SLOW_WRITES: Duration = Duration::from_secs(600);
 /// How long the start of an agent waits for what it can begin without: memory may be short at this moment.
 pub const PATIENCE_AT_START: Duration = Duration::from_millis(500);
 /// Variable with the address of the Service `kubernetes`, in every pod.
@@ -189,7 +196,7 @@ pub struct ApiRequest<'a> {
     pub accept: &'static str,
     /// Body of the request; null sends none.
     pub body: &'a Value,
-    /// Longest time that the request may take.
+    /// Longest time that the request may take. A write with the usual one has more while webhooks are slow.
     pub deadline: Duration,
     /// Whether a 403 is no news: it is neither counted nor logged.
     pub may_be_forbidden: bool,
@@ -268,6 +275,8 @@ pub struct ApiClient {
     certificates: Mutex<Renewal>,
     api_server: Vec<IpAddr>,
     shadow: watch::Sender<bool>,
+    /// When a write had no answer within [`DEADLINE`].
+    unanswered_write: Mutex<Option<Instant>>,
     is_forbidden_logged: AtomicBool,
     lacks_evictions: AtomicBool,
     /// Counters of the client.
@@ -301,6 +310,7 @@ impl ApiClient {
             certificates,
             api_server,
             shadow: watch::Sender::new(false),
+            unanswered_write: Mutex::default(),
             is_forbidden_logged: AtomicBool::new(false),
             lacks_evictions: AtomicBool::new(false),
             counters: Arc::default(),
@@ -349,12 +359,7 @@ impl ApiClient {
 
     /// The present client.
     pub fn client(&self) -> Client {
-        self.locked().clone()
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Client> {
-        // Nothing can panic while it is held: it is only read and replaced.
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.client).clone()
     }
 
     /// Reads token and certificates again: the server has answered 401.
@@ -373,7 +378,7 @@ impl ApiClient {
     }
 
     fn replace(&self, client: Client) {
-        *self.locked() = client;
+        *locked(&self.client) = client;
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -386,7 +391,7 @@ impl ApiClient {
     /// again, at most every half a minute; when they are others, requests are sent with them from now on.
     pub async fn renew(&self) {
         {
-            let mut known = self.certificates();
+            let mut known = locked(&self.certificates);
             let now = Instant::now();
             if known.looked.is_some_and(|at| now - at < RENEWAL) {
                 return;
@@ -398,7 +403,7 @@ impl ApiClient {
             return;
         };
         let found = Certificates::of(&config);
-        if self.certificates().in_use == found {
+        if locked(&self.certificates).in_use == found {
             return;
         }
         match connect(config, PLUGIN).await {
@@ -408,14 +413,8 @@ impl ApiClient {
                 return;
             }
         }
-        self.certificates().in_use = found;
+        locked(&self.certificates).in_use = found;
         tracing::info!("the certificates of the API server, or of this client, are new");
-    }
-
-    fn certificates(&self) -> MutexGuard<'_, Renewal> {
-        // As the client's.
-        let known = self.certificates.lock();
-        known.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request and reads the answer. A 401 reads the token again and asks once more.
@@ -473,14 +472,28 @@ impl ApiClient {
 
     async fn once(&self, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {
         self.counters.requests.add();
-        match tokio::time::timeout(request.deadline, exchange(self.client(), request)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ApiError::Unanswered(format!(
-                "no answer within {:?}",
-                request.deadline
-            ))),
-        }
+        let is_usual_write = request.method != Method::GET && request.deadline == DEADLINE;
+        let unanswered = || locked(&self.unanswered_write);
+        let are_slow = || unanswered().is_some_and(|at| at.elapsed() < SLOW_WRITES);
+        let deadline = if is_usual_write && are_slow() {
+            ADMISSION_DEADLINE
+        } else {
+            request.deadline
+        };
+        let answer = tokio::time::timeout(deadline, exchange(self.client(), request)).await;
+        answer.unwrap_or_else(|_| {
+            if is_usual_write {
+                *unanswered() = Some(Instant::now());
+            }
+            let reason = format!("no answer within {deadline:?}");
+            Err(ApiError::Unanswered(reason))
+        })
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing can panic while it is held: it is only read and replaced.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::client::{
-    ApiClient, ApiError, ApiRequest, DEADLINE, JSON, METADATA_LIST, STRATEGIC_MERGE,
+    ADMISSION_DEADLINE, ApiClient, ApiError, ApiRequest, DEADLINE, JSON, METADATA_LIST,
+    STRATEGIC_MERGE,
 };
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
@@ -22,10 +23,6 @@ pub const DEAD_GRACE_SECONDS: i64 = IMMEDIATE_GRACE_PERIOD_SECONDS;
 /// How long the condition may hold up the DELETE of a killed pod: the kubelet looks at its containers once a second and
 /// would start a killed one again.
 pub const KILLED_DEADLINE: Duration = Duration::from_millis(300);
-/// Time that a request may take that removes a pod. The API server waits for a webhook for up to 30 s, goes on without
-/// it where it may fail (`failurePolicy: Ignore`), and answers within 34 s (`requestTimeoutUpperBound`). What is not
-/// waited for is not carried out.
-pub const REMOVAL_DEADLINE: Duration = Duration::from_secs(35);
 
 /// A pod by name, and by UID so that a new one of the same name is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +169,7 @@ pub async fn fail(client: &ApiClient, eviction: &EvictionRecord) -> Result<Remov
     let pod = PodRef::from(eviction);
     let body = json!({"metadata": {"uid": pod.uid}, "status": status});
     let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
-    request.deadline = REMOVAL_DEADLINE;
+    request.deadline = ADMISSION_DEADLINE;
     match client.send(&request).await {
         Ok(()) => Ok(Removal::Failed),
         Err(e) if e.code() == 404 && !e.is_denied_by_webhook() => Ok(Removal::Gone),
@@ -284,7 +281,7 @@ pub async fn delete(
     body["apiVersion"] = "v1".into();
     body["kind"] = "DeleteOptions".into();
     let mut request = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
-    request.deadline = REMOVAL_DEADLINE;
+    request.deadline = ADMISSION_DEADLINE;
     removal(client.send(&request).await)
 }
 
@@ -309,7 +306,7 @@ pub async fn may_evict(
     });
     let path = pod.path("/eviction?dryRun=All");
     let mut request = ApiRequest::new(Method::POST, path, JSON, &body);
-    request.deadline = REMOVAL_DEADLINE;
+    request.deadline = ADMISSION_DEADLINE;
     request.may_be_forbidden = client.lacks_evictions();
     let answer = client.send(&request).await;
     if answer.is_ok() {

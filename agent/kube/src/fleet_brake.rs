@@ -41,8 +41,10 @@ use crate::{
     watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
-/// A node reports its evictions no more often.
+/// A node reports its evictions no more often, where the window within which they count is not short.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
+/// Of a short window, a pause between two reports and a wait before one take no more than these parts.
+const PARTS_OF_WINDOW: (u32, u32) = (4, 8);
 /// Longest random time that a node waits before it writes, so that not all nodes write before any of them has read what
 /// others wrote.
 const SPREAD: Duration = Duration::from_secs(5);
@@ -73,11 +75,12 @@ pub struct ReportTimes {
     pub every: Duration,
 }
 
-impl Default for ReportTimes {
-    fn default() -> Self {
+impl ReportTimes {
+    fn within(window: Duration) -> Self {
+        let (every, spread) = PARTS_OF_WINDOW;
         Self {
-            spread: SPREAD,
-            every: REPORT_EVERY,
+            spread: SPREAD.min(window / spread),
+            every: REPORT_EVERY.min(window / every),
         }
     }
 }
@@ -158,7 +161,8 @@ impl FleetBrake {
         node: &str,
         limiter: Arc<EvictionLimiter>,
     ) -> Arc<Self> {
-        Self::with_times(client, config, node, limiter, ReportTimes::default())
+        let times = ReportTimes::within(config.rules.window);
+        Self::with_times(client, config, node, limiter, times)
     }
 
     /// Creates a part with other times.
@@ -206,7 +210,8 @@ impl FleetBrake {
         self.entries_map.note(trouble.as_deref());
     }
 
-    fn note_published(&self, is_there: bool) {
+    fn note_published(&self) {
+        let is_there = self.published().resource_version.is_some();
         let trouble = (!is_there).then_some("there is no such ConfigMap");
         self.published_map.note(trouble);
     }
@@ -318,22 +323,21 @@ impl FleetBrake {
             return Ok(());
         }
         let published = self.published();
-        match rules.next_state(published.state, fresh(&entries), now) {
-            Some(state) => self.pull(state, fresh(&entries), &published).await,
-            None => Ok(()),
-        }
+        let Some(state) = rules.next_state(published.state, fresh(&entries), now) else {
+            return Ok(());
+        };
+        // What is not known to be there might be weakened.
+        let unknown = || ApiError::Unanswered("the published state is not known yet".to_owned());
+        let version = published.resource_version.ok_or_else(unknown)?;
+        self.pull(state, fresh(&entries), &version).await
     }
 
-    async fn pull(
-        &self,
-        state: FleetState,
-        nodes: u32,
-        before: &PublishedState,
-    ) -> Result<(), ApiError> {
+    /// Publishes a state in place of the one of this `resourceVersion`.
+    async fn pull(&self, state: FleetState, nodes: u32, version: &str) -> Result<(), ApiError> {
         let until = Timestamp::from_second(state.until).map(|time| time.to_string());
         let body = json!({
             // Another node may have been faster.
-            "metadata": {"resourceVersion": before.resource_version},
+            "metadata": {"resourceVersion": version},
             "data": {
                 "pace": state.pace.as_str(),
                 "until": until.unwrap_or_default(),
@@ -460,25 +464,29 @@ impl WatchHandler for Follower {
             Event::InitApply(map) => self.incoming = Some(published(&map)),
             Event::InitDone => {
                 let incoming = self.incoming.take();
-                self.fleet.note_published(incoming.is_some());
                 self.fleet.take(incoming.unwrap_or_default());
+                self.fleet.note_published();
             }
             Event::Apply(map) => {
-                self.fleet.note_published(true);
                 self.fleet.take(published(&map));
+                self.fleet.note_published();
             }
             Event::Delete(_) => {
-                self.fleet.note_published(false);
                 self.fleet.take(PublishedState::default());
+                self.fleet.note_published();
             }
         }
     }
 
-    fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
+    fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
         tracing::warn!(%error, "the watch of the fleet brake has stopped: what is known of it ends by itself");
+        if failure != WatchFailure::Passing {
+            self.fleet.published_map.note(Some(&error.to_string()));
+        }
     }
 
     fn recovered(&mut self) {
         tracing::info!("the watch of the fleet brake works again");
+        self.fleet.note_published();
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! Every agent comes to the same status, and one of them has to write it. Each waits for a random time; the agent that
 //! is first writes, the others see it in their watch and have nothing left to write. An agent that comes too late
-//! nevertheless meets the resourceVersion that the first one has changed (409), and looks again. An agent writes each
-//! of its own statuses once: two versions of evictd that differ do not write against each other. What agents
-//! see differently, since each has other pods, goes one way only: from no agent has seen any to an agent has.
+//! nevertheless meets the resourceVersion that the first one has changed (409), and looks again. What has stood there
+//! once, whichever agent wrote it, is not written again: two versions of evictd that differ do not write against each
+//! other. What agents see differently, since each has other pods, goes one way only: from no agent has seen any to an
+//! agent has.
 
 use std::{
     collections::BTreeMap,
@@ -44,7 +45,7 @@ struct State {
     pending: BTreeMap<String, Pending>,
     /// Objects as they were when they were looked at last.
     seen: BTreeMap<String, Seen>,
-    /// Opinions of this agent, each with whether it was written.
+    /// Opinions of this agent, each with whether it has stood in the object.
     own_statuses: BTreeMap<String, (PolicyStatus, bool)>,
 }
 
@@ -159,8 +160,8 @@ impl StatusWriter {
             Ok(()) => {
                 self.client.counters.policy_statuses.add();
                 let mut state = self.state();
-                if let Some((opinion, written)) = state.own_statuses.get_mut(name) {
-                    *written |= *opinion == status;
+                if let Some((opinion, was_there)) = state.own_statuses.get_mut(name) {
+                    *was_there |= *opinion == status;
                 }
             }
             Err(error) if is_worth_a_retry(&error) && pending.attempts < ATTEMPTS => {
@@ -186,21 +187,16 @@ impl State {
         let Some(seen) = self.seen.get(name) else {
             return;
         };
-        let is_new = |(opinion, _): &(PolicyStatus, bool)| opinion != status;
-        if self.own_statuses.get(name).is_none_or(is_new) {
-            self.own_statuses
-                .insert(name.clone(), (status.clone(), false));
+        let first = || (status.clone(), false);
+        let own = self.own_statuses.entry(name.clone()).or_insert_with(first);
+        if own.0 != *status {
+            *own = first();
         }
-        let is_about_this = conditions::is_about(&seen.conditions, status);
-        if let Some((_, written)) = self.own_statuses.get_mut(name) {
-            // A status that was lost may be written again.
-            *written &= is_about_this;
-        }
-        let is_written = self
-            .own_statuses
-            .get(name)
-            .is_some_and(|(_, written)| *written);
-        if is_written || conditions::say(&seen.conditions, status) {
+        let was_there = &mut own.1;
+        // A status that was lost may be written again.
+        *was_there &= conditions::is_about(&seen.conditions, status);
+        *was_there |= conditions::say(&seen.conditions, status);
+        if *was_there {
             self.pending.remove(name);
             return;
         }
@@ -220,4 +216,31 @@ impl State {
 /// Another agent was faster, or the server did not answer.
 fn is_worth_a_retry(error: &ApiError) -> bool {
     error.code() == 409 || error.is_retryable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{conditions::tests::status, *};
+
+    // Two versions of evictd on thousands of nodes: one word of each, not one of each node.
+    #[test]
+    fn what_has_stood_there_is_not_written_again() {
+        let (own, other) = (status(None, false), status(Some("is unknown"), false));
+        let mut state = State::default();
+        let mut writes_after = |conditions: Vec<Value>| {
+            let version = Value::Null;
+            let seen = Seen {
+                version,
+                conditions,
+            };
+            state.seen.insert(own.name.clone(), seen);
+            state.consider(&own, Instant::now());
+            !state.pending.is_empty()
+        };
+        let said = |status| conditions::merged(&[], status);
+        assert!(writes_after(said(&other)), "it has never stood there");
+        assert!(!writes_after(said(&own)), "another agent has written it");
+        assert!(!writes_after(said(&other)));
+        assert!(writes_after(Vec::new()), "a status that was lost");
+    }
 }

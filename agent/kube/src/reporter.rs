@@ -25,7 +25,7 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
-use evictd_engine::{Pod, Signal};
+use evictd_engine::{Cause, Pod};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -391,8 +391,7 @@ impl PodDeleter {
     /// vain before.
     fn await_files(&mut self, job: &Job) {
         let eviction = &job.eviction;
-        let signal = eviction.signal.parse::<Signal>();
-        let went_for_files = signal.is_ok_and(|signal| signal.resource().is_of_files());
+        let went_for_files = Cause::named(&eviction.signal).is_some_and(Cause::is_of_files);
         if job.outcome.is_none() && went_for_files && eviction.boot() == self.boot {
             let signalled = eviction.stages.signalled;
             let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());

@@ -24,10 +24,10 @@ use evictd_store::{
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
-    client::{ApiClient, ApiError, DEADLINE},
+    client::{ADMISSION_DEADLINE, ApiClient, ApiError, DEADLINE},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN, SERIES_GAP, request_note},
-    eviction_api::{self, PodRef, REMOVAL_DEADLINE, Removal},
+    eviction_api::{self, PodRef, Removal},
     reporter::{PAUSES, pauses},
 };
 
@@ -261,7 +261,7 @@ impl SoftEvictor {
         };
         // Without an answer the server may be at it still.
         let until = match error.code() {
-            0 => sent + REMOVAL_DEADLINE,
+            0 => sent + ADMISSION_DEADLINE,
             _ => sent,
         };
         match self.is_active(pod, until).await {

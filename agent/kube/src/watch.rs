@@ -7,7 +7,7 @@ pub mod pods;
 pub mod policies;
 pub mod tenants;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures::{StreamExt as _, stream::BoxStream};
@@ -91,6 +91,10 @@ pub trait WatchHandler {
     }
 }
 
+/// Lives of a watch, in seconds: each is opened with one of these, and ends before the connection is taken for dead
+/// (`READ_TIMEOUT` in client.rs).
+pub const WATCH_SECONDS: RangeInclusive<u32> = 200..=290;
+
 /// Stream of the events of a watch.
 pub type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
@@ -103,6 +107,8 @@ where
     config.field_selector = fields.map(str::to_owned);
     // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
     config.page_size = None;
+    // What an API server's restart has opened at once on all nodes does not end at once.
+    config.timeout = Some(fastrand::u32(WATCH_SECONDS));
     watcher::watcher(api, config).boxed()
 }
 

@@ -1,7 +1,7 @@
 //! What else the engine does that the kubelet does not, side by side with the kubelet's way (docs/differences.md).
 
 use evictd_engine::{
-    NodeCondition, Observation, PlannerSettings, Recreation, RestoredOwnerEviction,
+    NodeCondition, Observation, Planner, PlannerSettings, Recreation, RestoredOwnerEviction,
     RestoredRecreation, RestoredState, model::settings::RankingStrategy, record::KillOutcome,
 };
 use evictd_tests::{
@@ -221,6 +221,39 @@ fn pods_that_come_back_hold_the_condition_for_longer_each_time() {
         assert_eq!(!round.conditions.is_empty(), mode == Mode::Evictd);
         let round = step(&mut planner, 4500, &Node::with_memory(4000, 4500));
         assert_eq!(round.conditions, []);
+    }
+}
+
+/// The node's taint keeps it away for as long as the condition is in force.
+// R17, R29
+#[test]
+fn a_pod_that_comes_back_when_it_may_holds_the_condition_for_longer_each_time() {
+    for transition_period in [60, 900] {
+        let mut settings = settings(Mode::Evictd, one_gib());
+        settings.eviction.pressure_transition_period = Duration::from_secs(transition_period);
+        let mut planner = Planner::new(settings);
+        let (mut found, mut second) = (Vec::new(), 0);
+        for round in 0..8 {
+            let name = format!("agent-{round}");
+            let node = Node::with_memory(900, second).pod(&name, 300).that(owned);
+            let short = step(&mut planner, second, &node);
+            assert_eq!(names(&short.evictions), [name.as_str()]);
+            found.extend(short.recreations.iter().map(|r| r.hold.as_secs()));
+            loop {
+                second += 10;
+                let calm = Node::with_memory(4000, second);
+                if step(&mut planner, second, &calm).conditions.is_empty() {
+                    break;
+                }
+            }
+            // It starts and fills up.
+            second += 30;
+        }
+        assert_eq!(
+            found,
+            [60, 120, 240, 480, 960, 1920, 3600],
+            "{transition_period} s"
+        );
     }
 }
 

@@ -305,6 +305,41 @@ fn a_report_that_fails_is_noticed() {
     assert!(f.wait(|_| node.fleet.is_available()));
 }
 
+/// Lists are answered, and no watch: this node would hear of no pause.
+#[test]
+fn a_watch_that_is_forbidden_is_noticed() {
+    let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
+    let node = Node::new(&f, "n1");
+    assert!(f.wait(|_| node.fleet.is_available()));
+    let forbidden = InjectedFault::Status(403);
+    f.server.fails("GET", "/configmaps", usize::MAX, forbidden);
+    f.server.state().end_watches();
+    assert!(f.wait(|_| !node.fleet.is_available()));
+    f.server.state().faults.clear();
+    assert!(f.wait(|_| node.fleet.is_available()));
+}
+
+/// Its list is not answered: it knows nothing of a pause, which the entries alone would weaken.
+#[test]
+fn what_a_node_has_not_heard_of_is_not_weakened() {
+    let f = WatchFixture::new(|server| {
+        let mut state = server.state();
+        maps(&mut state);
+        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
+        let paused = json!({"pace": "paused", "until": until, "nodes": "40", "by": "other"});
+        state.put_config_map(SPACE, NAME, paused);
+        state.put_config_map(SPACE, EVICTIONS, json!({"other": ago(1)}));
+        state.fails("GET", "/configmaps", 1, InjectedFault::Hang);
+    })
+    .unwrap();
+    let node = Node::new(&f, "n1");
+    assert!(f.wait(|f| f.server.count("GET", "/configmaps") > 0));
+    node.evicts();
+    assert!(f.wait(|f| f.server.count("PATCH", EVICTIONS) == 2));
+    let published = f.server.state().config_map(SPACE, NAME);
+    assert_eq!(published["data"]["pace"], "paused");
+}
+
 /// Through the running agent: while other nodes have paused the fleet, a slow shortage waits; when they have not any more, it
 /// does not.
 #[test]

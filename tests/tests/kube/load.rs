@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use evictd_kube::{
     access::{ENDPOINT_RIGHTS, FLEET_ENTRY_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS},
     policy_status::SPREAD,
+    watch::WATCH_SECONDS,
 };
 use evictd_tests::{apiserver::State, prelude::*};
 
@@ -18,8 +19,6 @@ const ENTRIES: &str = "evictd-fleet-evictions";
 const REPORT_SECONDS: u64 = 30;
 /// Nodes of the cluster that is computed.
 const NODES: usize = 5_000;
-/// Longest life of a watch, in seconds: what the client asks for.
-const WATCH_SECONDS: usize = 290;
 
 const FLEET_ENTRIES: &str = "the fleet's evictions ConfigMap";
 
@@ -194,7 +193,8 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          EndpointSlice `kubernetes`, again every ten minutes.\n\n\
          ## At rest\n\n\
          Nothing but {WATCHES} open watches (pods of the node, the Node's metadata, the ConfigMap that pauses all agents, the one\n\
-         with the fleet's pace, policies). Each ends after at most {WATCH_SECONDS} s and is opened again where it stopped, without a list.\n\n\
+         with the fleet's pace, policies). Each ends after {shortest} to {longest} s, at random, and is opened again where it stopped,\n\
+         without a list: what an API server's restart has opened at once does not end at once.\n\n\
          ## A policy changes\n\n\
          Every agent hears of it in its watch. One of them writes the status: each waits for a random time of up to {SPREAD} s, and\n\
          an agent that finds it right already writes nothing. With 5000 agents and 0.1 s from a write to the watch of every agent\n\
@@ -209,7 +209,7 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          {REPORT_SECONDS} s at most.\n\n\
          ## {NODES} nodes\n\n\
          | what | requests | per second |\n| --- | --- | --- |\n\
-         | all agents at rest | {all_watches} watches, each opened again every {WATCH_SECONDS} s | {rest:.1} |\n\
+         | all agents at rest | {all_watches} watches, each opened again every {shortest} to {longest} s | {rest:.1} |\n\
          | a rolling update over 30 minutes | {all_starts} | {update:.1} |\n\
          | all agents at once after an outage of the API server | {lists} watches or lists, spread by a backoff with jitter between 0.8 s and 60 s | {outage:.0} |\n\
          | one node in a hundred evicts a pod every minute | {evicting} every minute | {evictions:.1} |\n\n\
@@ -219,7 +219,10 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
         more_table = table(more),
         all_watches = NODES * WATCHES,
         SPREAD = SPREAD.as_secs(),
-        rest = (NODES * WATCHES) as f64 / WATCH_SECONDS as f64,
+        shortest = WATCH_SECONDS.start(),
+        longest = WATCH_SECONDS.end(),
+        rest =
+            (NODES * WATCHES * 2) as f64 / f64::from(WATCH_SECONDS.start() + WATCH_SECONDS.end()),
         all_starts = NODES * total(start),
         update = (NODES * total(start)) as f64 / 1800.0,
         lists = NODES * WATCHES,

@@ -445,13 +445,19 @@ fn files_of_a_pod_that_is_deleted_are_waited_for() {
 // not come back either.
 #[test]
 fn no_pod_goes_for_files_while_the_api_server_takes_no_delete() {
-    no_second_pod_goes_for_files("undeleted", |_, agent| agent);
+    no_second_pod_goes_for_files("undeleted", &json!({}), |_, agent| agent);
+}
+
+#[test]
+fn no_pod_goes_for_files_of_one_above_its_own_limit_that_is_not_deleted() {
+    let limit = json!({ "sizeLimit": "10Mi" });
+    no_second_pod_goes_for_files("undeletedlimit", &limit, |_, agent| agent);
 }
 
 /// The first DELETE of the next agent has no answer, as from a webhook that hangs.
 #[test]
 fn no_pod_goes_for_files_while_the_first_delete_after_a_restart_hangs() {
-    no_second_pod_goes_for_files("undeletedanew", |member, agent| {
+    no_second_pod_goes_for_files("undeletedanew", &json!({}), |member, agent| {
         agent.kill();
         member.server.state().faults.clear();
         let hangs = InjectedFault::Hang;
@@ -460,13 +466,18 @@ fn no_pod_goes_for_files_while_the_first_delete_after_a_restart_hangs() {
     });
 }
 
-fn no_second_pod_goes_for_files(name: &str, meanwhile: impl FnOnce(&ClusterNode, Agent) -> Agent) {
+fn no_second_pod_goes_for_files(
+    name: &str,
+    volume: &Value,
+    meanwhile: impl FnOnce(&ClusterNode, Agent) -> Agent,
+) {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["evictionHard"]["nodefs.available"] = json!("40%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     let mut hogs = [("large", 1, 25), ("small", 2, 20)]
         .map(|(name, number, mib)| with_dump(&member, &disk, name, number, mib).0);
+    with_empty_dir(&member, &disk, "large", 1, volume);
     let unavailable = InjectedFault::Status(503);
     member.server.fails("DELETE", "/pods/", 1000, unavailable);
     let agent = member.start().unwrap();

@@ -13,7 +13,8 @@ use crate::{
     units::{nanos, signed},
 };
 
-/// Time after an eviction within which a pod of the same owner counts as coming back.
+/// Time after an eviction, and after its condition, within which a pod of the same owner counts as coming back: until then
+/// the node's taint may keep it away.
 const WINDOW: Duration = Duration::from_secs(600);
 /// Time for which the condition is held at the first recreation; it doubles with each further one.
 const FIRST_HOLD: Duration = Duration::from_secs(60);
@@ -29,9 +30,13 @@ pub(super) struct RecreationTracker {
     seen: HashMap<String, Presence>,
     /// Conditions that are held, each with the end of its hold.
     held: HashMap<NodeCondition, i64>,
+    /// The last look at which each condition was in force.
+    in_force: InForce,
     /// Pods known from before [`RecreationTracker::restore`].
     restored: Option<KnownBefore>,
 }
+
+type InForce = HashMap<NodeCondition, i64>;
 
 /// Time of a pod on this node.
 #[derive(Clone, Debug)]
@@ -73,7 +78,8 @@ struct Evicted {
     /// Time of the last recreation.
     last: i64,
     recreations: u32,
-    /// Those of the last [`WINDOW`], by their UIDs.
+    /// Those of the last [`WINDOW`], and those whose places are not taken and whose condition was in force in that time, by
+    /// their UIDs.
     pods: HashMap<String, EvictedPod>,
     /// UIDs of pods that have come back. One of them that is evicted in turn and comes back makes it a further time.
     returned: HashSet<String>,
@@ -89,8 +95,8 @@ struct EvictedPod {
 
 impl Evicted {
     /// Takes note of an eviction; a pod counts once.
-    fn remember(&mut self, at: i64, uid: &str, condition: NodeCondition) {
-        self.expire(at);
+    fn remember(&mut self, at: i64, uid: &str, condition: NodeCondition, in_force: &InForce) {
+        self.expire(at, in_force);
         let pod = self.pods.entry(uid.to_owned()).or_default();
         pod.choices.push((at, condition));
     }
@@ -120,9 +126,16 @@ impl Evicted {
     }
 
     /// Forgets what is too long ago.
-    fn expire(&mut self, now: i64) {
-        for pod in self.pods.values_mut() {
-            pod.choices.retain(|(at, _)| !has_passed(WINDOW, *at, now));
+    fn expire(&mut self, now: i64, in_force: &InForce) {
+        for EvictedPod {
+            choices,
+            is_replaced,
+        } in self.pods.values_mut()
+        {
+            choices.retain(|(at, condition)| {
+                let kept_away = in_force.get(condition).filter(|_| !*is_replaced);
+                !has_passed(WINDOW, kept_away.map_or(*at, |until| *at.max(until)), now)
+            });
         }
         self.pods.retain(|_, pod| !pod.choices.is_empty());
         if self.is_over(now) {
@@ -157,14 +170,14 @@ impl RecreationTracker {
                 restored.known.insert(e.uid.clone());
                 restored.since.insert(e.owner_uid.clone(), e.since);
                 let owner = self.evicted.entry(e.owner_uid.clone()).or_default();
-                owner.remember(e.at.min(now), &e.uid, e.condition);
+                owner.remember(e.at.min(now), &e.uid, e.condition, &self.in_force);
             } else {
                 let Some(c) = recreations.next() else { break };
                 restored.known.insert(c.recreation.uid.clone());
                 self.hold(c.at, &c.recreation);
                 let owner = self.evicted.entry(c.recreation.owner_uid.clone());
                 let (owner, at) = (owner.or_default(), c.at.min(now));
-                owner.expire(at);
+                owner.expire(at, &self.in_force);
                 owner.replace(at, at, &c.recreation.uid);
                 owner.returned.insert(c.recreation.uid.clone());
                 (owner.last, owner.recreations) = (at, c.recreation.count);
@@ -203,7 +216,13 @@ impl RecreationTracker {
             return;
         };
         let owner = self.evicted.entry(owner.uid.clone()).or_default();
-        owner.remember(now, &pod.uid, condition);
+        owner.remember(now, &pod.uid, condition, &self.in_force);
+    }
+
+    /// Takes note of the conditions of one look.
+    pub(super) fn note_in_force(&mut self, now: i64, conditions: &[NodeCondition]) {
+        let now = conditions.iter().map(|condition| (*condition, now));
+        self.in_force.extend(now);
     }
 
     /// A pod was not evicted after all.
@@ -219,7 +238,7 @@ impl RecreationTracker {
     /// Finds the pods that have come back since the last time, and holds conditions because of them.
     pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         self.evicted.retain(|_, owner| {
-            owner.expire(now);
+            owner.expire(now, &self.in_force);
             !owner.is_over(now)
         });
         self.look(now, node.pods);

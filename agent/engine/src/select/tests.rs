@@ -335,6 +335,23 @@ fn several_pods_may_make_most_of_a_growth() {
     assert_eq!((spared, first), (false, Some(0)));
 }
 
+/// A job ends in the same quarter of a second: all together grow by less than the hog.
+#[test]
+fn what_others_give_back_makes_a_small_growth_no_main_one() {
+    let mut candidates = vec![candidate(0, 0, 200 << 20), candidate(100, 0, 500 << 20)];
+    let growth = UrgentGrowth {
+        per_second: 300 << 20,
+        steady: 60 << 20,
+        growers: &mut [(300 << 20, 1), (35 << 20, 0)],
+        allowed: usize::MAX,
+        exempts_growers: false,
+        unlisted: 0,
+    };
+    let read = |_, usage| (usage, usage);
+    assert!(pass_over_in_vain(&mut candidates, RULES, growth, read));
+    assert_eq!(first(&mut candidates, RULES), Some(1));
+}
+
 /// Whether a pod is passed over for the one at 60, which makes all of a growth of 200 MiB/s.
 fn is_passed_over(
     candidates: &mut [Candidate],

@@ -130,10 +130,10 @@ fn is_ours(condition: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn status(refused: Option<&str>, selects: bool) -> PolicyStatus {
+    pub fn status(refused: Option<&str>, selects: bool) -> PolicyStatus {
         PolicyStatus {
             name: "p".to_owned(),
             uid: "u".to_owned(),

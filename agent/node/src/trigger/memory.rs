@@ -169,7 +169,7 @@ pub trait TriggerSet: Send {
     }
 
     /// The agent lives, and will say so again before `lease_ns` (nanoseconds of CLOCK_MONOTONIC).
-    fn renew_lease(&mut self, _now: u64, _lease_ns: u64) {}
+    fn renew_lease(&mut self, _lease_ns: u64) {}
 
     /// Why what is attached cannot be pinned; `None` if it can, as far as that is known beforehand.
     fn why_not_pinned(&self) -> Option<String> {

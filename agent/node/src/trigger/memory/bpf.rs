@@ -337,17 +337,15 @@ impl TriggerSet for BpfTriggers {
         self.killed.take()
     }
 
-    fn renew_lease(&mut self, now: u64, lease_ns: u64) {
+    fn renew_lease(&mut self, lease_ns: u64) {
         let Some(expires_after) = self.expires_after else {
             return;
         };
         let lasts = nanos(expires_after);
-        let expires_ns = now.saturating_add(lasts);
+        let expires_ns = lease_ns.saturating_add(lasts);
         // Reclaims that fail are the better proof later, where the programs see them.
         let trusted_ns = match self.unseen.as_slice() {
-            [] => lease_ns
-                .saturating_add(lasts / TRUSTED_SHARE)
-                .min(expires_ns),
+            [] => lease_ns.saturating_add(lasts / TRUSTED_SHARE),
             _ => expires_ns,
         };
         let guard = AgentLease {
