@@ -614,7 +614,7 @@ fn what_pods_use_up_in_a_moment_is_not_waited_for() {
                 600_000 - quarter * per_quarter,
             );
             if was_evicted && left == 400_000 {
-                scene.planner.note_eviction_for(now, signal.resource());
+                scene.planner.note_eviction_for(now, signal);
             }
             let inodes = if writes { 6_500_000 - left } else { 1000 };
             scene.tasks("writer", inodes.unsigned_abs());
