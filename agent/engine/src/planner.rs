@@ -216,6 +216,16 @@ impl Planner {
         self.pressure.is_under_pressure(threshold)
     }
 
+    /// The newest time, in nanoseconds, since which a threshold on files that is met has been met, perhaps by turns: its
+    /// evictions wait for walks that began then.
+    pub fn files_short_since(&self) -> Option<u64> {
+        let met = self
+            .thresholds()
+            .filter(|t| t.signal.resource().is_of_files() && self.is_under_pressure(t));
+        met.filter_map(|t| self.paces.of(t).met_by_turns_since())
+            .max()
+    }
+
     /// Takes in which thresholds are met; the answer is those that call for action.
     fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
         let (paces, mode) = (&self.paces, self.settings.mode);
