@@ -7,7 +7,7 @@
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]). A walk of minutes may count a file twice: where the pod would be above a limit of its own by it, a
-//! *close* walk follows, which does not rest.
+//! *close* walk follows, which does not rest. What a close walk finds that others have made wait counts for no limit.
 
 mod disk_use;
 mod pod_walk;
@@ -336,7 +336,7 @@ impl DiskScanner {
                 false => schedule.rest(),
             };
             if is_done {
-                let found = scan.finish(cgroup_counts);
+                let found = scan.finish(monotonic_ns(), cgroup_counts);
                 if self.needs_close_walk(&scan, &found) {
                     self.note_overlays(mounts.refresh_overlays());
                     schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
@@ -354,7 +354,7 @@ impl DiskScanner {
             began = Instant::now();
         }
         if !self.is_walked(&scan.target.uid) {
-            let so_far = scan.so_far();
+            let so_far = scan.so_far(monotonic_ns());
             if self.needs_close_walk(&scan, &so_far) {
                 self.note_overlays(mounts.refresh_overlays());
                 let scan = scan.begin_closely(mounts.points(), cgroup_counts);
@@ -416,9 +416,12 @@ impl DiskScanner {
 
 #[cfg(test)]
 mod tests {
-    use evictd_engine::{FsUsage, VolumeUsage, node_reclaim::PodLayers, units::SECOND};
+    use evictd_engine::{
+        FsUsage, Pod, VolumeUsage, model::settings::Mode, node_reclaim::PodLayers, units::SECOND,
+    };
 
     use super::*;
+    use crate::{PodSet, usage::UsageCollector};
 
     fn wait(is_there: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
@@ -667,6 +670,30 @@ mod tests {
         scanner.stop();
         let begun = begun.lock();
         assert!(begun[1] - begun[0] >= LOOKUP_TIME * REST);
+    }
+
+    // R10
+    #[test]
+    fn the_planner_is_told_what_is_uncertain() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        scanner.set_targets(vec![target("u", &tempfile::tempdir().unwrap())]);
+        let pods = PodSet {
+            pods: Arc::new(vec![Pod {
+                uid: "u".into(),
+                ..Pod::default()
+            }]),
+            ..PodSet::default()
+        };
+        let mut usages = UsageCollector::new(Arc::clone(&scanner), None, Mode::Evictd);
+        usages.set_pods(&pods);
+        for is_uncertain in [true, false] {
+            let mut walk = DiskUse::default();
+            walk.usage.is_uncertain = is_uncertain;
+            scanner.publish("u", walk);
+            usages.take_walks();
+            assert_eq!(usages.usages()["u"].is_uncertain, is_uncertain);
+        }
     }
 
     // R10
