@@ -127,6 +127,10 @@ pub struct Pace {
     #[serde(rename = "shortSince")]
     unreclaimable_since: Option<u64>,
     last_eviction: Option<u64>,
+    /// Time of the last eviction for another disk, which gives nothing back to this, in nanoseconds: the kubelet's pace is one
+    /// for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_elsewhere: Option<u64>,
     /// Evictions since the threshold was met, or the guard found too little left.
     evictions: u32,
     /// A pod was evicted for this signal, not only for another one that shares the resource: the minimum reclaim
@@ -184,6 +188,7 @@ impl Pace {
             &mut self.by_guard_at,
             &mut self.unreclaimable_since,
             &mut self.last_eviction,
+            &mut self.last_elsewhere,
         ];
         for since in times.into_iter().flatten() {
             shift_by_gap(since, late, now);
@@ -235,6 +240,11 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
+    /// A pod was evicted for another disk: the next one here that is not urgent keeps its distance.
+    pub(crate) fn evicted_elsewhere(&mut self, now: u64) {
+        self.last_elsewhere = Some(now);
+    }
+
     /// Notes that a pod was evicted for this signal: where the threshold was met by the kubelet's own count, it stays so from now
     /// on until its minimum reclaim is available. For what the memory guard alone has found short the kubelet asks for none.
     pub fn note_own_eviction(&mut self, is_met_by_kubelet: bool) {
@@ -244,6 +254,9 @@ impl Pace {
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
     /// `keeps_pace`: it was an attempt all the same, after which the next one that is not urgent waits.
     pub(crate) fn roll_back(&mut self, at: u64, keeps_pace: bool, before: &Self) {
+        if self.last_elsewhere == Some(at) && !keeps_pace {
+            self.last_elsewhere = before.last_elsewhere;
+        }
         if self.last_eviction != Some(at) {
             return;
         }
@@ -295,14 +308,19 @@ impl Pace {
     pub fn reset(&mut self) {
         *self = Self {
             last_eviction: self.last_eviction,
+            last_elsewhere: self.last_elsewhere,
             ..Self::default()
         };
     }
 
     /// Whether growth that is seen now may still be that of the last victim.
     pub(crate) fn is_settling(&self, now: u64) -> bool {
-        self.last_eviction
-            .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
+        is_just_before(self.last_eviction, now)
+    }
+
+    /// Whether what is seen to grow now may be the last victim's of another disk: it may have files here, too.
+    pub(crate) fn is_settling_elsewhere(&self, now: u64) -> bool {
+        is_just_before(self.last_elsewhere, now)
     }
 
     /// Whether limits of the pods' own end the growth before the headroom is used up: three quarters of it are of such pods
@@ -428,6 +446,7 @@ impl PaceInputs {
         }
         let after_last = pace
             .last_eviction
+            .max(pace.last_elsewhere)
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
         let until = ripe.max(after_last);
         if self.now < until {
@@ -547,6 +566,11 @@ impl PaceInputs {
     fn is_met(&self) -> bool {
         self.shortage.is_met(self.pace.is_resolving(self.now))
     }
+}
+
+/// Whether growth that is seen now may still be that of a pod that was evicted last.
+fn is_just_before(last: Option<u64>, now: u64) -> bool {
+    last.is_some_and(|last| now < last.saturating_add(SETTLE_NS))
 }
 
 /// The shortest window, in nanoseconds, over which growth of memory was seen that uses up the headroom in `exhausted_in`.

@@ -217,6 +217,16 @@ impl Planner {
         self.pressure.is_under_pressure(threshold)
     }
 
+    /// The newest time, in nanoseconds, since which a threshold on files that is met has been met, perhaps by turns: its
+    /// evictions wait for walks that began then.
+    pub fn files_short_since(&self) -> Option<u64> {
+        let met = self
+            .thresholds()
+            .filter(|t| t.signal.resource().is_of_files() && self.is_under_pressure(t));
+        met.filter_map(|t| self.paces.of(t).met_by_turns_since())
+            .max()
+    }
+
     /// Takes in which thresholds are met; the answer is those that call for action.
     fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
         let (paces, mode) = (&self.paces, self.settings.mode);
@@ -444,20 +454,33 @@ impl Planner {
         }
     }
 
-    /// A pod goes for the hard or the soft threshold of a signal: what it gives back, every signal of the same resource
-    /// gets.
+    /// A pod goes for the hard or the soft threshold of a signal.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
-        self.note_eviction_for(now, signal.resource());
+        self.note_eviction_for(now, signal);
         let known = self.paces.of_mut(signal, is_hard);
         known.pace.note_own_eviction(true);
     }
 
-    /// A pod goes for a resource, here, by the kubelet, or before the agent was started, at `at` in nanoseconds of the
-    /// planner's clock.
-    fn note_eviction_for(&mut self, at: i64, resource: Resource) {
-        self.usage_growth.begin_anew(resource);
-        for pace in self.paces.of_resource_mut(resource) {
-            pace.evicted(unsigned_ns(at));
+    /// A pod goes for a signal, here or before the agent was started, at `at` in nanoseconds of the planner's clock. What it
+    /// gives back, every signal of the same resource gets, but for those of other disks.
+    fn note_eviction_for(&mut self, at: i64, signal: Signal) {
+        let layout = self.settings.layout;
+        let resource = signal.resource();
+        self.note_eviction_of(at, resource, |other| {
+            !resource.is_of_files() || layout.watch_the_same(signal, other)
+        });
+    }
+
+    /// A pod goes for a resource. `gets` says which signals of it get what the pod gives back; the others keep the kubelet's
+    /// pace, and what they know of growth.
+    fn note_eviction_of(&mut self, at: i64, resource: Resource, gets: impl Fn(Signal) -> bool) {
+        self.usage_growth
+            .begin_anew(|signal| signal.resource() == resource && gets(signal));
+        for (signal, pace) in self.paces.of_resource_mut(resource) {
+            match gets(signal) {
+                true => pace.evicted(unsigned_ns(at)),
+                false => pace.evicted_elsewhere(unsigned_ns(at)),
+            }
         }
     }
 

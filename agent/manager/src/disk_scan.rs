@@ -7,7 +7,7 @@
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]). A walk of minutes may count a file twice: where the pod would be above a limit of its own by it, a
-//! *close* walk follows, which does not rest.
+//! *close* walk follows, which does not rest. What a close walk finds that others have made wait counts for no limit.
 
 mod disk_use;
 mod pod_walk;
@@ -102,6 +102,8 @@ pub struct DiskScanner {
     changed: EventFd,
     /// A [`DiskPressure`].
     pressure: AtomicU8,
+    /// The newest start of a shortage, in nanoseconds of CLOCK_MONOTONIC.
+    short_since: AtomicU64,
     stop: AtomicBool,
     revision: AtomicU64,
     /// The last sign of life, in nanoseconds of CLOCK_MONOTONIC.
@@ -118,6 +120,7 @@ impl DiskScanner {
             state: PiMutex::default(),
             changed: EventFd::new()?,
             pressure: AtomicU8::default(),
+            short_since: AtomicU64::default(),
             stop: AtomicBool::new(false),
             revision: AtomicU64::new(0),
             heartbeat: AtomicU64::new(monotonic_ns()),
@@ -184,10 +187,13 @@ impl DiskScanner {
         self.revision.fetch_add(1, Ordering::Release);
     }
 
-    /// While a disk is short walks follow one another sooner, the first of them without rest.
-    pub fn set_pressure(&self, pressure: DiskPressure) {
-        let pressure = pressure as u8;
-        if self.pressure.swap(pressure, Ordering::Relaxed) != pressure {
+    /// While a disk is short walks follow one another sooner, the first of them without rest. The last one that became short
+    /// is so since `newest`, in nanoseconds of CLOCK_MONOTONIC: its first walks are later ones.
+    pub fn set_pressure(&self, pressure: DiskPressure, newest: Option<u64>) {
+        let (pressure, newest) = (pressure as u8, newest.unwrap_or(0));
+        // What was walked since then was walked since before, too: it does not go back.
+        let is_newer = self.short_since.fetch_max(newest, Ordering::Relaxed) < newest;
+        if self.pressure.swap(pressure, Ordering::Relaxed) != pressure || is_newer {
             self.changed.notify();
         }
     }
@@ -251,11 +257,13 @@ impl DiskScanner {
         self.heartbeat.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    fn pressure(&self) -> DiskPressure {
+    /// How short a disk is, and the newest start of a shortage.
+    fn pressure(&self) -> (DiskPressure, u64) {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let short = [DiskPressure::Soft, DiskPressure::Hard];
         let found = short.into_iter().find(|known| *known as u8 == pressure);
-        found.unwrap_or_default()
+        let newest = self.short_since.load(Ordering::Relaxed);
+        (found.unwrap_or_default(), newest)
     }
 
     fn run(&self, cgroup_counts: Option<&CgroupCountReader>) {
@@ -267,7 +275,7 @@ impl DiskScanner {
             self.changed.clear();
             self.heartbeat();
             let targets = Arc::clone(&self.lock().targets);
-            let (now, pressure) = (monotonic_ns(), self.pressure());
+            let (now, (pressure, newest)) = (monotonic_ns(), self.pressure());
             // A walk must not slow a pod down; but where a disk is short evictions wait for it, on a machine that others
             // keep busy.
             let wanted = match pressure {
@@ -278,6 +286,7 @@ impl DiskScanner {
                 // Best effort.
                 let _ = wanted.set();
             }
+            schedule.short_since = newest;
             schedule.follow(&targets, pressure, now);
             match schedule.next(now) {
                 NextStep::Wait(left) => {
@@ -327,7 +336,7 @@ impl DiskScanner {
                 false => schedule.rest(),
             };
             if is_done {
-                let found = scan.finish(cgroup_counts);
+                let found = scan.finish(monotonic_ns(), cgroup_counts);
                 if self.needs_close_walk(&scan, &found) {
                     self.note_overlays(mounts.refresh_overlays());
                     schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
@@ -345,7 +354,7 @@ impl DiskScanner {
             began = Instant::now();
         }
         if !self.is_walked(&scan.target.uid) {
-            let so_far = scan.so_far();
+            let so_far = scan.so_far(monotonic_ns());
             if self.needs_close_walk(&scan, &so_far) {
                 self.note_overlays(mounts.refresh_overlays());
                 let scan = scan.begin_closely(mounts.points(), cgroup_counts);
@@ -407,9 +416,12 @@ impl DiskScanner {
 
 #[cfg(test)]
 mod tests {
-    use evictd_engine::{FsUsage, VolumeUsage, node_reclaim::PodLayers, units::SECOND};
+    use evictd_engine::{
+        FsUsage, Pod, VolumeUsage, model::settings::Mode, node_reclaim::PodLayers, units::SECOND,
+    };
 
     use super::*;
+    use crate::{PodSet, usage::UsageCollector};
 
     fn wait(is_there: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
@@ -489,7 +501,7 @@ mod tests {
             std::fs::write(dir.path().join(format!("f{n}")), "x").unwrap();
         }
         let scanner = DiskScanner::start(None).unwrap();
-        scanner.set_pressure(DiskPressure::Hard);
+        scanner.set_pressure(DiskPressure::Hard, None);
         let target = target("u", &dir);
         scanner.set_targets(vec![target]);
         wait(|| scanner.revision() > 0);
@@ -541,7 +553,7 @@ mod tests {
         });
         assert!(so_far.get() < 100_000, "{so_far:?}");
         // In turns it comes to its end.
-        scanner.set_pressure(DiskPressure::Hard);
+        scanner.set_pressure(DiskPressure::Hard, None);
         wait(|| scanner.is_walked("huge"));
         let found = scanner.found();
         assert_eq!(found["huge"].usage.volumes[0].fs.inodes, Some(100_001));
@@ -604,7 +616,7 @@ mod tests {
             assert!(scanner.revision() > before);
             if pass == 1 {
                 // A walk that ends later has them too.
-                scanner.set_pressure(DiskPressure::Hard);
+                scanner.set_pressure(DiskPressure::Hard, None);
                 let seen = scanner.found()["u"].began;
                 wait(|| scanner.found()["u"].began != seen);
             }
@@ -658,6 +670,41 @@ mod tests {
         scanner.stop();
         let begun = begun.lock();
         assert!(begun[1] - begun[0] >= LOOKUP_TIME * REST);
+    }
+
+    // R10
+    #[test]
+    fn the_planner_is_told_what_is_uncertain() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        scanner.set_targets(vec![target("u", &tempfile::tempdir().unwrap())]);
+        let pods = PodSet {
+            pods: Arc::new(vec![Pod {
+                uid: "u".into(),
+                ..Pod::default()
+            }]),
+            ..PodSet::default()
+        };
+        let mut usages = UsageCollector::new(Arc::clone(&scanner), None, Mode::Evictd);
+        usages.set_pods(&pods);
+        for is_uncertain in [true, false] {
+            let mut walk = DiskUse::default();
+            walk.usage.is_uncertain = is_uncertain;
+            scanner.publish("u", walk);
+            usages.take_walks();
+            assert_eq!(usages.usages()["u"].is_uncertain, is_uncertain);
+        }
+    }
+
+    // R10
+    #[test]
+    fn the_newest_start_of_a_shortage_is_handed_over() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        for (since, newest) in [(Some(5), 5), (Some(9), 9), (Some(5), 9), (None, 9)] {
+            scanner.set_pressure(DiskPressure::Hard, since);
+            assert_eq!(scanner.pressure(), (DiskPressure::Hard, newest));
+        }
     }
 
     /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.

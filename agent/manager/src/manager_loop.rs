@@ -346,8 +346,9 @@ impl ManagerLoop {
             true => DiskPressure::Hard,
             false => DiskPressure::Soft,
         });
+        let short_since = self.planner.files_short_since();
         self.scanner
-            .set_pressure(pressure.max().unwrap_or_default());
+            .set_pressure(pressure.max().unwrap_or_default(), short_since);
         if !resources.contains(&Resource::Pids) {
             self.node.usage_collector.forget_processes();
         }

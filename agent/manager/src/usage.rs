@@ -109,6 +109,7 @@ impl UsageCollector {
                 usage.volumes.clone_from(&disk.usage.volumes);
                 usage.ephemeral_storage = disk.usage.ephemeral_storage;
                 usage.walk_began = Some(disk.began);
+                usage.is_uncertain = disk.usage.is_uncertain;
             }
         }
     }

@@ -167,6 +167,7 @@ impl From<PodStats> for PodUsage {
             processes: pod.process_stats.process_count,
             ephemeral_storage: pod.ephemeral_storage.and_then(|fs| fs.used_bytes),
             walk_began: None,
+            is_uncertain: false,
             counts_inodes: false,
             containers: pod
                 .containers

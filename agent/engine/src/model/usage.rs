@@ -17,6 +17,9 @@ pub struct PodUsage {
     pub ephemeral_storage: Option<u64>,
     /// When the walk of its files began, in nanoseconds of CLOCK_MONOTONIC; `None` for numbers of the present moment.
     pub walk_began: Option<u64>,
+    /// Whether that walk has rested for long: what it has found may never have existed together, and no limit of the pod's own is
+    /// exceeded by it.
+    pub is_uncertain: bool,
     /// Whether hooks count the inodes that the pod makes, so that those are of the present moment.
     pub counts_inodes: bool,
     /// The containers that have numbers.

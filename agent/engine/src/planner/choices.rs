@@ -44,7 +44,7 @@ impl Choices {
         let choice = self.0.remove(position);
         let keeps_pace = choice.is_soft || is_refused && !choice.is_urgent;
         let paces = paces.of_resource_mut(choice.resource);
-        for (pace, before) in paces.zip(&choice.before) {
+        for ((_, pace), before) in paces.zip(&choice.before) {
             pace.roll_back(choice.at, keeps_pace, before);
         }
     }

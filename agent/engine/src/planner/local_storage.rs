@@ -20,12 +20,15 @@ pub struct LocalStorageExcess {
 }
 
 /// The first limit on local storage that a pod exceeds (`localStorageEviction`): the size of an emptyDir, then the
-/// sum of its containers' limits, then the limit of a container.
+/// sum of its containers' limits, then the limit of a container. `None` where it is uncertain what the pod has.
 pub fn local_storage_excess(
     pod: &Pod,
     usage: &PodUsage,
     layout: Layout,
 ) -> Option<LocalStorageExcess> {
+    if usage.is_uncertain {
+        return None;
+    }
     let [of_empty_dir, of_pod, of_container] = LIMITS;
     let excess = |limit, message| LocalStorageExcess { limit, message };
     empty_dir(pod, usage)
@@ -101,7 +104,7 @@ mod tests {
             dedicated_image_fs: false,
             split_image_fs: false,
         };
-        let is_over = |found: u64, walk_began| {
+        let is_over = |found: u64, walk_began, is_uncertain| {
             let fs = FsUsage {
                 bytes: Some(found),
                 inodes: None,
@@ -109,14 +112,17 @@ mod tests {
             let name = "scratch".into();
             let usage = PodUsage {
                 walk_began,
+                is_uncertain,
                 volumes: vec![VolumeUsage { name, fs }],
                 ..PodUsage::default()
             };
             local_storage_excess(&pod, &usage, layout).is_some()
         };
-        assert!(is_over(101, Some(1)));
-        assert!(!is_over(100, Some(1)));
+        assert!(is_over(101, Some(1), false));
+        assert!(!is_over(100, Some(1), false));
         // The kubelet's rule: no figure is no excess.
-        assert!(!is_over(101, None));
+        assert!(!is_over(101, None, false));
+        // The files may never have existed together.
+        assert!(!is_over(101, Some(1), true));
     }
 }

@@ -47,7 +47,7 @@ pub struct NodeReclaimOptions {
 pub struct ReclaimUnderWay<'a> {
     /// The component that reclaims.
     pub by: ReclaimBy,
-    /// What it was asked to remove.
+    /// What it was asked to remove; of the kubelet all that pods wait for ([`NodeReclaimers::awaited_of_kubelet`]).
     pub what: &'a [NodeReclaim],
     /// What was seen when it was asked.
     pub before: &'a Observations,
@@ -63,9 +63,9 @@ pub struct NodeReclaimers {
     answered: [Option<u64>; KINDS],
     /// Whether the last answer was that there is no runtime to ask.
     is_away: bool,
-    /// Pods have waited for the kubelet during this pressure. It reclaims whenever it looks: no pod waits for that
-    /// again.
-    has_waited_for_kubelet: bool,
+    /// What pods have waited for the kubelet to remove during this pressure, by [`NodeReclaim`]. It reclaims whenever it
+    /// looks: no pod waits for that again.
+    has_waited_for_kubelet: [bool; KINDS],
 }
 
 impl NodeReclaimers {
@@ -76,7 +76,7 @@ impl NodeReclaimers {
             requested: [false; KINDS],
             answered: [None; KINDS],
             is_away: false,
-            has_waited_for_kubelet: false,
+            has_waited_for_kubelet: [false; KINDS],
         }
     }
 
@@ -88,7 +88,7 @@ impl NodeReclaimers {
             .all(|kind| self.answered[*kind as usize].is_some_and(is_recent));
         let is_requested = self.requested.contains(&true);
         let is_absent = self.options.runtime.is_none() || self.is_away;
-        match (self.options.runtime, self.kubelet_timeout()) {
+        match (self.options.runtime, self.kubelet_timeout(what)) {
             (Some(within), _) if !is_requested && !rests => {
                 (ReclaimBy::Runtime, within + RUNTIME_GRACE)
             }
@@ -97,10 +97,18 @@ impl NodeReclaimers {
         }
     }
 
-    /// How long pods wait for the kubelet where the runtime cannot be asked; `None` if they do not.
-    pub fn kubelet_timeout(&self) -> Option<Duration> {
-        let waits = self.options.kubelet && !self.has_waited_for_kubelet;
+    /// How long pods wait for the kubelet to remove this where the runtime cannot be asked; `None` if they do not.
+    pub fn kubelet_timeout(&self, what: &[NodeReclaim]) -> Option<Duration> {
+        let awaited = self.awaited_of_kubelet();
+        let waits = self.options.kubelet && what.iter().any(|kind| awaited.contains(kind));
         waits.then_some(KUBELET_TIMEOUT)
+    }
+
+    /// Lists what pods have not waited for the kubelet to remove during this pressure.
+    pub fn awaited_of_kubelet(&self) -> Vec<NodeReclaim> {
+        let mut kinds = vec![NodeReclaim::Containers, NodeReclaim::Images];
+        kinds.retain(|kind| !self.has_waited_for_kubelet[*kind as usize]);
+        kinds
     }
 
     /// The runtime was asked for this.
@@ -119,14 +127,18 @@ impl NodeReclaimers {
         self.is_away = is_away;
     }
 
-    /// Pods have waited for a component.
-    pub fn note_waited(&mut self, by: ReclaimBy) {
-        self.has_waited_for_kubelet |= by == ReclaimBy::Kubelet;
+    /// Pods have waited for a component to remove this.
+    pub fn note_waited(&mut self, by: ReclaimBy, what: &[NodeReclaim]) {
+        for kind in what.iter().filter(|_| by == ReclaimBy::Kubelet) {
+            self.has_waited_for_kubelet[*kind as usize] = true;
+        }
     }
 
-    /// Takes in whether something is short that a reclaim can help: the next pressure begins anew.
-    pub fn note_pressure(&mut self, is_under_pressure: bool) {
-        self.has_waited_for_kubelet &= is_under_pressure;
+    /// Takes in which reclaims can help what is short: the next pressure begins anew, that of each disk by itself.
+    pub fn note_pressure(&mut self, helps: &[NodeReclaim]) {
+        for kind in [NodeReclaim::Containers, NodeReclaim::Images] {
+            self.has_waited_for_kubelet[kind as usize] &= helps.contains(&kind);
+        }
     }
 }
 
@@ -143,8 +155,7 @@ impl Planner {
         let layout = self.settings.layout;
         let is_helped = |threshold: &Threshold| {
             let helps = layout.node_reclaim(threshold.signal);
-            // The kubelet looks at every threshold.
-            reclaim.by == ReclaimBy::Kubelet || helps.iter().any(|help| reclaim.what.contains(help))
+            helps.iter().any(|help| reclaim.what.contains(help))
         };
         let goes = |t: &&Threshold| !is_helped(t) || self.cannot_wait(now, node, t, reclaim);
         let due: Vec<Threshold> = plan.awaiting_reclaim.iter().filter(goes).cloned().collect();
@@ -212,11 +223,33 @@ mod tests {
                 reclaimers.next(SECOND, &BOTH),
                 (ReclaimBy::Kubelet, KUBELET_TIMEOUT)
             );
-            reclaimers.note_waited(ReclaimBy::Kubelet);
-            reclaimers.note_pressure(true);
+            reclaimers.note_waited(ReclaimBy::Kubelet, &BOTH);
+            reclaimers.note_pressure(&BOTH);
             assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::None);
-            reclaimers.note_pressure(false);
+            reclaimers.note_pressure(&[]);
             assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::Kubelet);
+        }
+    }
+
+    /// Images have a disk of their own, which stays short.
+    // R8
+    #[test]
+    fn the_kubelet_is_waited_for_once_for_each_disk() {
+        let [containers, images] = BOTH.map(|kind| [kind]);
+        let mut reclaimers = NodeReclaimers::new(NodeReclaimOptions {
+            runtime: None,
+            kubelet: true,
+        });
+        reclaimers.note_waited(ReclaimBy::Kubelet, &images);
+        for _ in 0..2 {
+            reclaimers.note_pressure(&BOTH);
+            assert_eq!(reclaimers.next(SECOND, &images).0, ReclaimBy::None);
+            assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::Kubelet);
+            // What was waited for before does not wait once more.
+            assert_eq!(reclaimers.awaited_of_kubelet(), containers);
+            reclaimers.note_waited(ReclaimBy::Kubelet, &BOTH);
+            assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::None);
+            reclaimers.note_pressure(&images);
         }
     }
 

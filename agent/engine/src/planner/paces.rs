@@ -92,10 +92,13 @@ impl Paces {
             .flat_map(|(_, both)| both.iter().map(|known| &known.pace))
     }
 
-    /// The same, to be changed.
-    pub fn of_resource_mut(&mut self, resource: Resource) -> impl Iterator<Item = &mut Pace> {
+    /// The same, each with its signal, to be changed.
+    pub fn of_resource_mut(
+        &mut self,
+        resource: Resource,
+    ) -> impl Iterator<Item = (Signal, &mut Pace)> {
         let all = Signal::ALL.into_iter().zip(&mut self.0);
         all.filter(move |(signal, _)| signal.resource() == resource)
-            .flat_map(|(_, both)| both.iter_mut().map(|known| &mut known.pace))
+            .flat_map(|(signal, both)| both.iter_mut().map(move |known| (signal, &mut known.pace)))
     }
 }

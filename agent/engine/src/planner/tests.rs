@@ -614,7 +614,7 @@ fn what_pods_use_up_in_a_moment_is_not_waited_for() {
                 600_000 - quarter * per_quarter,
             );
             if was_evicted && left == 400_000 {
-                scene.planner.note_eviction_for(now, signal.resource());
+                scene.planner.note_eviction_for(now, signal);
             }
             let inodes = if writes { 6_500_000 - left } else { 1000 };
             scene.tasks("writer", inodes.unsigned_abs());
@@ -879,6 +879,39 @@ fn a_disk_that_is_short_by_turns_is_waited_for_once() {
         assert!(scene.gone.is_empty(), "walked before this turn");
         scene.look(93 * SECOND, short, 60 * SECOND);
         assert_eq!(scene.gone.len(), 1);
+    }
+}
+
+/// One disk has been short for long when the other one becomes it, by turns.
+// R10, R43
+#[test]
+fn walks_are_wanted_since_the_newest_shortage() {
+    let signals = [Signal::ImageFsAvailable, Signal::NodeFsAvailable];
+    let thresholds = signals.map(|signal| hard(signal, 1000));
+    let mut scene = Scene::with(signals[0], 10_000, thresholds.to_vec(), false);
+    for (second, available, since) in [
+        (1, [2000, 2000], None),
+        (2, [900, 2000], Some(2)),
+        (50, [900, 2000], Some(2)),
+        (100, [900, 900], Some(100)),
+        (101, [900, 2000], Some(2)),
+        (102, [900, 900], Some(100)),
+        (103, [2000, 2000], None),
+    ] {
+        let mut seen = Observations::default();
+        for (signal, available) in signals.into_iter().zip(available) {
+            let observation = scene.seen(second * SECOND, available);
+            seen.set(signal, observation.get(signals[0]).unwrap());
+        }
+        let node = Snapshot {
+            observations: &seen,
+            pods: &[],
+            usages: &scene.usages,
+            bounds: scene.bounds,
+        };
+        scene.planner.plan(second * SECOND, node);
+        let since = since.map(|since: u64| since * units::SECOND);
+        assert_eq!(scene.planner.files_short_since(), since, "{second}");
     }
 }
 

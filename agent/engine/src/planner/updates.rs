@@ -43,7 +43,7 @@ impl Planner {
             ..
         } = restored;
         for (signal, at) in last {
-            self.note_eviction_for(*at, signal.resource());
+            self.note_eviction_for(*at, *signal);
         }
         self.recreations.restore(now, evictions, recreations);
     }
@@ -131,7 +131,7 @@ impl Planner {
             && let Cause::Pressure(signal) = gone.cause
             && !self.pending.is_of_kill(&gone.uid)
         {
-            self.note_eviction_for(now, signal.resource());
+            self.note_eviction_for(now, signal);
         }
         let departure = gone.map(|(_, departure)| departure);
         let gone = gone.map(|(gone, _)| gone);
@@ -196,7 +196,7 @@ impl Planner {
     ) {
         self.pending.remember_seen(now, node, &self.settings, uid);
         if let Some(resource) = resource {
-            self.note_eviction_for(now, resource);
+            self.note_eviction_of(now, resource, |_| true);
         }
     }
 
@@ -216,7 +216,7 @@ impl Planner {
         self.pending
             .remember_reported(now, dip, &self.settings, uid);
         if matches!(outcome, KillOutcome::Refused(_)) {
-            for pace in self.paces.of_resource_mut(signal.resource()) {
+            for (_, pace) in self.paces.of_resource_mut(signal.resource()) {
                 pace.note_refusal(unsigned_ns(now));
             }
         } else {
@@ -227,7 +227,7 @@ impl Planner {
                 .any(|t| t.signal == signal && t.is_hard() && t.is_met(dip.observations, false));
             match is_met {
                 true => self.note_eviction(now, signal, true),
-                false => self.note_eviction_for(now, signal.resource()),
+                false => self.note_eviction_for(now, signal),
             }
             let condition = signal.node_condition();
             // What the pods' cgroup has is not observed where its threshold is cut.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    Resource, Signal,
+    Signal,
     growers::STEADY_NS,
     kubelet_times::MONITORING_INTERVAL_NS,
     units::{SECOND, scaled},
@@ -71,11 +71,11 @@ impl UsageGrowth {
         })
     }
 
-    /// A pod was evicted for a resource. The growth of the signal is seen anew, and so is that of the pods; walks of
-    /// files are too rare for that.
-    pub fn begin_anew(&mut self, resource: Resource) {
+    /// A pod was evicted for signals. Their growth is seen anew, and so is that of the pods; walks of files are too rare for
+    /// that.
+    pub fn begin_anew(&mut self, is_of: impl Fn(Signal) -> bool) {
         for (signal, pods) in Signal::ALL.into_iter().zip(&mut self.pods) {
-            if signal.resource() == resource {
+            if is_of(signal) {
                 pods.retain(|_, seen| seen.latest.of_walk);
             }
         }
@@ -113,5 +113,24 @@ mod tests {
         assert_eq!(note(3, SECOND, 10 * GIB, true), 0);
         let grown = note(6, 5 * SECOND, 12 * GIB, true);
         assert_eq!(grown, GIB / 2);
+    }
+
+    #[test]
+    fn an_eviction_for_another_disk_leaves_the_growth_of_inodes() {
+        let signals = [Signal::NodeFsInodesFree, Signal::ImageFsInodesFree];
+        let mut growth = UsageGrowth::default();
+        for second in 1..=2 {
+            let used = Use {
+                time: second * SECOND,
+                usage: 100 * second,
+                of_walk: false,
+                is_whole: true,
+            };
+            for signal in signals {
+                growth.note(signal, "pod", second * SECOND, used);
+            }
+        }
+        growth.begin_anew(|signal| signal == signals[0]);
+        assert_eq!(signals.map(|signal| growth.of(signal, "pod")), [0, 100]);
     }
 }

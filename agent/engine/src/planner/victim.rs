@@ -105,8 +105,9 @@ impl Planner {
             profile: profile_at_looks(threshold),
         };
         // For a moment growth may be the victims' own.
-        let is_victims =
-            pace_inputs.pending.due.is_some() && pace_inputs.pace.is_settling(pace_inputs.now);
+        let PaceInputs { now, pace, .. } = pace_inputs;
+        let is_victims = pace_inputs.pending.due.is_some()
+            && (pace.is_settling(now) || pace.is_settling_elsewhere(now));
         (!is_victims).then_some(pace_inputs)
     }
 

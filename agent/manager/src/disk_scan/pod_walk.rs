@@ -90,13 +90,17 @@ impl PodWalk {
         }
     }
 
-    /// What it has found by `now` is too uncertain above this many bytes: the pod would be evicted for a limit of its own.
-    /// `None` where it is certain.
+    /// Above this many bytes a close walk is to follow on what it has found by `now`: the pod may exceed a limit of its own.
+    /// `None` where it is certain, or close already: no walk is begun anew for ever.
     pub fn uncertain_above(&self, now: u64) -> Option<u64> {
-        let took = now.saturating_sub(self.found.began);
-        let has_rested = took.saturating_sub(nanos(self.worked)) > nanos(RESTED);
-        let is_uncertain = !self.is_close && has_rested;
+        let is_uncertain = !self.is_close && self.has_rested(now);
         self.target.least_limit.filter(|_| is_uncertain)
+    }
+
+    /// Whether it has rested for too long by `now`, be it for others' walks.
+    fn has_rested(&self, now: u64) -> bool {
+        let took = now.saturating_sub(self.found.began);
+        took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
     }
 
     /// Whether it does not rest.
@@ -146,9 +150,10 @@ impl PodWalk {
         }
     }
 
-    /// Returns the disk use that is known before the end: there is so much at least.
-    pub fn so_far(&self) -> DiskUse {
+    /// Returns the disk use that is known by `now`, before the end: there is so much at least.
+    pub fn so_far(&self, now: u64) -> DiskUse {
         let mut found = self.found.clone();
+        found.usage.is_uncertain = self.has_rested(now);
         found.counted = self.before;
         if let Some((kind, name, walk)) = &self.walk {
             add(&mut found.usage, *kind, name.clone(), walk.found());
@@ -156,9 +161,11 @@ impl PodWalk {
         found
     }
 
-    pub fn finish(&self, cgroup_counts: Option<&CgroupCountReader>) -> DiskUse {
+    /// Returns the disk use at the end, `now`.
+    pub fn finish(&self, now: u64, cgroup_counts: Option<&CgroupCountReader>) -> DiskUse {
         let after = counted(&self.target, cgroup_counts);
         let mut found = self.found.clone();
+        found.usage.is_uncertain = self.has_rested(now);
         found.usage.ephemeral_storage = self.is_whole.then(|| found.usage.bytes_of_files());
         found.has_ended = true;
         // One reading before and one after stand for the middle of the walk.
@@ -221,7 +228,7 @@ mod tests {
                 fs::rename(at("scratch/a"), at("elsewhere")).unwrap();
             }
             while !walk.step(&mounts) {}
-            let found = walk.finish(None);
+            let found = walk.finish(walk.began(), None);
             assert_eq!(found.is_whole(), !is_moved);
             assert_eq!(found.usage.ephemeral_storage.is_some(), !is_moved);
             // What was found counts.
@@ -249,11 +256,24 @@ mod tests {
             while !walk.step(&mounts) {}
             walk.worked = Duration::from_secs(9);
             let now = walk.began() + nanos(walk.worked) + rested * SECOND;
-            let found = walk.finish(None).usage.bytes_of_files();
+            let found = walk.finish(now, None).usage;
+            assert_eq!(found.is_uncertain, rested > 10);
+            let found = found.bytes_of_files();
             let is_too_much =
                 |walk: &PodWalk| walk.uncertain_above(now).is_some_and(|least| found > least);
-            let close = walk.begin_closely(&mounts, None);
+            let mut close = walk.begin_closely(&mounts, None);
             assert!(close.goes_first() && !is_too_much(&close));
+            // It has taken turns with others: it counts for no limit, and is not begun once more.
+            close.worked = FIRST;
+            for is_uncertain in [false, true] {
+                let now = close.began() + nanos(FIRST + RESTED) + u64::from(is_uncertain);
+                let uses = [close.so_far(now), close.finish(now, None)];
+                assert!(
+                    uses.iter()
+                        .all(|found| found.usage.is_uncertain == is_uncertain)
+                );
+                assert_eq!(close.uncertain_above(now), None);
+            }
             is_too_much(&walk)
         };
         assert!(needs(Some(1000), 11));

@@ -62,6 +62,8 @@ pub(super) struct Schedule {
     under_pressure: Option<MetByTurns>,
     /// Period in which a hard one is: its evictions wait for walks that began in it.
     under_hard_pressure: Option<MetByTurns>,
+    /// Newest start of a shortage: one disk may have been short for long when another one becomes it.
+    pub short_since: u64,
     /// Start of the period that goes on now.
     under_pressure_since: Option<u64>,
     rest: u32,
@@ -90,7 +92,7 @@ impl Schedule {
                 });
             }
         }
-        self.under_pressure_since = match pressure {
+        let since = match pressure {
             DiskPressure::None => None,
             DiskPressure::Soft => Some(MetByTurns::note(&mut self.under_pressure, now)),
             DiskPressure::Hard => {
@@ -98,6 +100,7 @@ impl Schedule {
                 Some(MetByTurns::note(&mut self.under_hard_pressure, now))
             }
         };
+        self.under_pressure_since = since.map(|since| since.max(self.short_since));
         self.rest = match self.under_pressure_since {
             None => REST,
             // Not for ever, should a walk not come to its end.
@@ -389,5 +392,32 @@ mod tests {
         assert_eq!(due(&mut schedule, 1000), "wait 59");
         schedule.follow(&pods, DiskPressure::Hard, at(1000));
         assert_eq!((schedule.rest(), &*due(&mut schedule, 1000)), (0, "wait 1"));
+    }
+
+    // R10, R43
+    #[test]
+    fn a_disk_that_becomes_short_beside_another_one_has_walks_of_its_own() {
+        let at = |second: u64| second * SECOND;
+        let pods = targets(3);
+        let mut schedule = Schedule::default();
+        // Long walks: each pod's next one is due after a minute.
+        let walk_all = |schedule: &mut Schedule, second| {
+            let walk = |_| turn(schedule, at(second), &[], Duration::from_secs(9));
+            (0..3).map(walk).collect::<Vec<_>>()
+        };
+        let all = ["00", "01", "02"];
+        for second in [1, 61, 121] {
+            schedule.short_since = at(1);
+            schedule.follow(&pods, DiskPressure::Hard, at(second));
+            assert_eq!(walk_all(&mut schedule, second), all);
+        }
+        schedule.follow(&pods, DiskPressure::Hard, at(125));
+        assert_eq!(schedule.rest(), PRESSED_REST);
+        schedule.short_since = at(125);
+        schedule.follow(&pods, DiskPressure::Hard, at(125));
+        assert_eq!(schedule.rest(), 0);
+        assert_eq!(walk_all(&mut schedule, 125), all);
+        schedule.follow(&pods, DiskPressure::Hard, at(126));
+        assert_eq!(schedule.rest(), PRESSED_REST);
     }
 }

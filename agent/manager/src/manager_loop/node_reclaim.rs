@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal, Threshold,
+    NodeReclaim, NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal,
+    Threshold,
     node_reclaim::{ReclaimBy, Removed},
     units::{nanos, shift_by_gap, signed},
 };
@@ -59,14 +60,14 @@ impl ManagerLoop {
     /// Requests what a plan wants reclaimed, and bounds how long evictions wait for it.
     pub(super) fn reclaim_node(&mut self, plan: &Plan, seen: &Observations) {
         let layout = self.sources.layout();
-        let is_under_pressure = |t: &Threshold| {
-            !layout.node_reclaim(t.signal).is_empty() && self.planner.is_under_pressure(t)
-        };
-        let is_under_pressure = self.planner.thresholds().any(is_under_pressure);
-        self.node_reclaim
-            .reclaimers
-            .note_pressure(is_under_pressure);
-        self.node_reclaim.shadow_reported &= is_under_pressure;
+        let thresholds = self.planner.thresholds();
+        let helps: Vec<NodeReclaim> = thresholds
+            .filter(|t| self.planner.is_under_pressure(t))
+            .flat_map(|t| layout.node_reclaim(t.signal))
+            .copied()
+            .collect();
+        self.node_reclaim.reclaimers.note_pressure(&helps);
+        self.node_reclaim.shadow_reported &= !helps.is_empty();
         if !plan.node_reclaim.is_empty() && self.node_reclaim.waiting.is_none() {
             self.begin_reclaim(plan, seen);
         }
@@ -78,9 +79,14 @@ impl ManagerLoop {
             self.finish_waiting(seen);
             return;
         }
+        // The kubelet looks at every threshold.
+        let awaited = self.node_reclaim.reclaimers.awaited_of_kubelet();
         let reclaim = ReclaimUnderWay {
             by: waiting.by,
-            what: &waiting.plan.node_reclaim,
+            what: match waiting.by {
+                ReclaimBy::Kubelet => &awaited,
+                _ => &waiting.plan.node_reclaim,
+            },
             before: &waiting.before,
         };
         let node = self.node.snapshot(seen);
@@ -137,11 +143,12 @@ impl ManagerLoop {
         self.node_reclaim
             .reclaimers
             .note_answer(now, removed.is_none());
-        let kubelet_timeout = self.node_reclaim.reclaimers.kubelet_timeout();
         let is_waiting = |w: &mut Waiting| w.by == ReclaimBy::Runtime;
         let Some(waiting) = self.node_reclaim.waiting.take_if(is_waiting) else {
             return;
         };
+        let what = &waiting.plan.node_reclaim;
+        let kubelet_timeout = self.node_reclaim.reclaimers.kubelet_timeout(what);
         let seen = self.sample();
         let is_over = removed.is_some_and(|removed| {
             let took = Duration::from_nanos(now.saturating_sub(waiting.began));
@@ -208,7 +215,8 @@ impl ManagerLoop {
 
     /// A sample from after a reclaim decides which pods must go.
     fn evict_after(&mut self, waiting: &Waiting, seen: &Observations) {
-        self.node_reclaim.reclaimers.note_waited(waiting.by);
+        let what = &waiting.plan.node_reclaim;
+        self.node_reclaim.reclaimers.note_waited(waiting.by, what);
         let snapshot = |observations| self.node.snapshot(observations);
         let evictions = self.planner.after_reclaim(
             signed(monotonic_ns()),

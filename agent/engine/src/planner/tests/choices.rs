@@ -12,6 +12,7 @@ use crate::{
 
 const DISK: Signal = Signal::NodeFsAvailable;
 const INODES: Signal = Signal::NodeFsInodesFree;
+const IMAGES: Signal = Signal::ImageFsAvailable;
 const TASKS: Signal = Signal::PidAvailable;
 
 /// A node of pods with both files and processes, of which several signals can be short at once.
@@ -90,6 +91,14 @@ impl Node {
             ..RestoredState::default()
         };
         self.planner.restore(now, &restored);
+    }
+
+    /// The pods that go at a look, after a reclaim that brings nothing where one is asked for.
+    fn goes(&mut self, now: i64) -> Vec<EvictionDecision> {
+        let mut plan = self.look(now);
+        let evictions = std::mem::take(&mut plan.evictions);
+        let after = self.after_reclaim(now, &plan);
+        evictions.into_iter().chain(after).collect()
     }
 
     fn after_reclaim(&mut self, now: i64, plan: &Plan) -> Vec<EvictionDecision> {
@@ -707,6 +716,58 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
 }
 
 /// `statfs` answers late, or not for long.
+/// Images and writable layers lie on a disk of their own, which is short; the largest pod has its files on the other one.
+fn two_disks() -> Node {
+    let mut node = Node::new(vec![hard(IMAGES, 10 << 30), hard(DISK, 10 << 30)], false);
+    for (name, logs) in [("layers", 1), ("large", 50 << 30), ("small", 1 << 30)] {
+        node.pod(name, [logs, 0, 1]);
+    }
+    let layers = node.usages.get_mut("layers").unwrap();
+    layers.containers[0].rootfs.bytes = Some(20 << 30);
+    node.see(IMAGES, 9 << 30);
+    node
+}
+
+/// Its growth was seen all the time, and no walk tells whose it is.
+// R10, R43
+#[test]
+fn an_eviction_for_another_disk_slows_no_urgent_one_down() {
+    const GIB: i64 = 1 << 30;
+    // Right after a choice growth may be the first pod's own.
+    for (crosses_after, goes_after) in [(5, 250), (250, 250), (1000, 1000)] {
+        let mut node = two_disks();
+        let mut gone = Vec::new();
+        for ms in (-2000..=0)
+            .step_by(250)
+            .chain([5])
+            .chain((250..3000).step_by(250))
+        {
+            node.see(DISK, 10 * GIB + (crosses_after - ms) * 2 * GIB / 1000 - 1);
+            node.see(IMAGES, 10 * GIB - i64::from(ms >= 0));
+            let goes = node.goes(10 * SECOND + ms * MS);
+            gone.extend(goes.into_iter().map(|e| (ms, e.is_urgent(), e.name)));
+        }
+        let second = (goes_after, true, "large".to_owned());
+        assert_eq!(gone[..2], [(0, false, "layers".to_owned()), second]);
+    }
+}
+
+// R10, R43
+#[test]
+fn evictions_for_two_disks_keep_the_kubelets_pace() {
+    for is_cancelled in [false, true] {
+        let mut node = two_disks();
+        assert_eq!(chosen(&node.goes(SECOND)), [("layers", IMAGES)]);
+        if is_cancelled {
+            node.see(IMAGES, 11 << 30);
+            node.planner.cancel_eviction("layers");
+        }
+        node.see(DISK, 9 << 30);
+        let goes = (2..).find(|second| !node.goes(second * SECOND).is_empty());
+        assert_eq!(goes, Some(if is_cancelled { 2 } else { 11 }));
+    }
+}
+
 // R5
 #[test]
 fn a_late_answer_begins_no_grace_period_anew() {
