@@ -215,7 +215,8 @@ fn add_inodes(
         if disks.names[..at].iter().any(|d| d.filesystem == index) {
             continue;
         }
-        let since = disk.since(index, cgroup_counts.net(&ids, index));
+        let now = |id| cgroup_counts.net(id, index);
+        let since = disk.since(index, &ids, sources.counts_are_merged, now);
         match u64::try_from(since) {
             Ok(made) => add_made(usage, made, index == disks.names[0].filesystem),
             Err(_) => {
