@@ -75,6 +75,8 @@ pub struct SignalSources {
     pub pids: Option<PidTrigger>,
     /// The node's filesystems; `None` where none are known.
     pub disks: Option<DiskSources>,
+    /// Whether the counts of a cgroup that is removed are added to its parent's.
+    pub counts_are_merged: bool,
     armed: Vec<Armed>,
     /// Counts whose hooks were reported as silent, each once.
     reported_stale: Vec<Count>,
@@ -121,6 +123,7 @@ impl SignalSources {
             pods_memory,
             pids,
             disks,
+            counts_are_merged: false,
             armed: Vec::new(),
             reported_stale: Vec::new(),
             refusals: Vec::new(),

@@ -199,8 +199,7 @@ fn processes(entry: &PodEntry, mode: Mode, sources: &SignalSources) -> Option<u6
     Some(found.processes.max(tasks))
 }
 
-/// Adds what hooks have counted since the walk. Which of its directories a pod made them in is not known: on the node's
-/// filesystem they count as logs, on another as writable layers, which is where each layout looks for them.
+/// Adds what hooks have counted since the walk.
 fn add_inodes(
     entry: &PodEntry,
     usage: &mut PodUsage,
@@ -212,39 +211,51 @@ fn add_inodes(
         return;
     };
     let ids = followed_ids(entry.memory.path());
-    let [nodefs, imagefs, containerfs] = disks.names.map(|d| d.filesystem);
-    let mut seen = Vec::new();
-    for index in [nodefs, imagefs, containerfs] {
-        if seen.contains(&index) {
+    for (at, name) in disks.names.iter().enumerate() {
+        let index = name.filesystem;
+        if disks.names[..at].iter().any(|d| d.filesystem == index) {
             continue;
         }
-        seen.push(index);
-        let since = disk.since(index, cgroup_counts.net(&ids, index));
-        let parts = usage.containers.iter_mut();
-        let slots: Vec<&mut FsUsage> = if index == nodefs {
-            let logs = parts.map(|c| &mut c.logs);
-            logs.chain(usage.volumes.iter_mut().map(|v| &mut v.fs))
-                .collect()
-        } else {
-            parts.map(|c| &mut c.rootfs).collect()
-        };
-        let largest = slots.into_iter().max_by_key(|fs| fs.inodes.unwrap_or(0));
-        match largest {
-            Some(fs) => fs.inodes = Some(fs.inodes.unwrap_or(0).saturating_add_signed(since)),
-            None => {
-                let inodes = Some(u64::try_from(since).unwrap_or(0));
-                let counted = FsUsage {
-                    bytes: None,
-                    inodes,
-                };
-                let mut container = ContainerUsage::default();
-                if index == nodefs {
-                    container.logs = counted;
-                } else {
-                    container.rootfs = counted;
-                }
-                usage.containers.push(container);
+        let now = |id| cgroup_counts.net(id, index);
+        let since = disk.since(index, &ids, sources.counts_are_merged, now);
+        match u64::try_from(since) {
+            Ok(made) => add_made(usage, made, index == disks.names[0].filesystem),
+            Err(_) => {
+                let removed = since.unsigned_abs();
+                disks
+                    .layout
+                    .take_off_inodes(name.inodes_free, usage, removed);
             }
+        }
+    }
+}
+
+/// Adds inodes that a pod has made on a filesystem. In which of its directories is not known: on the node's filesystem
+/// they count as logs, on another as writable layers, which is where each layout looks for them.
+fn add_made(usage: &mut PodUsage, made: u64, is_nodefs: bool) {
+    let parts = usage.containers.iter_mut();
+    let slots: Vec<&mut FsUsage> = if is_nodefs {
+        let logs = parts.map(|c| &mut c.logs);
+        logs.chain(usage.volumes.iter_mut().map(|v| &mut v.fs))
+            .collect()
+    } else {
+        parts.map(|c| &mut c.rootfs).collect()
+    };
+    let largest = slots.into_iter().max_by_key(|fs| fs.inodes.unwrap_or(0));
+    match largest {
+        Some(fs) => fs.inodes = Some(fs.inodes.unwrap_or(0).saturating_add(made)),
+        None => {
+            let counted = FsUsage {
+                bytes: None,
+                inodes: Some(made),
+            };
+            let mut container = ContainerUsage::default();
+            if is_nodefs {
+                container.logs = counted;
+            } else {
+                container.rootfs = counted;
+            }
+            usage.containers.push(container);
         }
     }
 }

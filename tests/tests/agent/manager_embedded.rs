@@ -207,6 +207,47 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
     assert_eq!(fs::read_dir(two.dir("calm")).unwrap().count(), 100);
 }
 
+/// Files that a pod has removed since its walk are not held against it, wherever they were.
+// R10
+#[test]
+fn a_pod_that_has_removed_its_inodes_stays() {
+    let disk = or_skip!(Disk::new("ext4", 64, 8192));
+    let [others, a, b, c, many] = ["others", "a", "b", "c", "many"].map(|dir| {
+        let path = disk.path().join(dir);
+        fs::create_dir(&path).unwrap();
+        path
+    });
+    let pod = |name: &str, dirs: &[&PathBuf]| {
+        let of = |path: &&PathBuf| json!({ "name": path.file_name().unwrap().to_str(), "path": path, "sizeLimit": "1Ti" });
+        let dirs: Vec<Value> = dirs.iter().map(of).collect();
+        json!({ "name": name, "cgroup": format!("besteffort/{name}"), "emptyDirs": dirs })
+    };
+    let pods = json!([pod("calm", &[&a, &b, &c]), pod("greedy", &[&many])]);
+    let mut two = Two {
+        files: Files::of("removed", 256, &pods),
+        disk: Some(disk),
+    };
+    two.files.config["filesystems"] = json!({ "nodefs": two.disk.as_ref().unwrap().path() });
+    two.threshold("nodefs.inodesFree", json!("5000"));
+    let [mut calm, mut greedy] = two.forkers();
+    for dir in [&a, &b, &c] {
+        calm.files("make", dir, 1000);
+    }
+    let _agent = two.files.start(&[]);
+    // Long enough for the first walk.
+    std::thread::sleep(Duration::from_secs(2));
+    for dir in [&a, &b, &c] {
+        calm.files("remove", dir, 1000);
+    }
+    // Of no pod: what the greedy one makes is less than what two emptyDirs had.
+    for file in 0..2500 {
+        fs::File::create(others.join(file.to_string())).unwrap();
+    }
+    let _ = greedy.order(&format!("make {} 1500", many.display()));
+    two.greedy_goes("nodefs.inodesFree");
+    assert!(is_alive(&mut calm));
+}
+
 /// A threshold on anything that is met as it comes into force is told beforehand, and then once everywhere.
 // R42
 #[test]

@@ -195,6 +195,26 @@ impl Layout {
             .map(|fs| get(fs).unwrap_or(0))
             .fold(0, u64::saturating_add)
     }
+
+    /// Takes inodes that a pod has removed off those of its files that lie on the filesystem of a signal: off the
+    /// largest number first, and what is left off the next.
+    pub fn take_off_inodes(self, signal: Signal, usage: &mut PodUsage, removed: u64) {
+        let parts = self.parts(signal);
+        let containers = usage.containers.iter_mut().flat_map(|c| {
+            let layer = parts.writable_layers.then_some(&mut c.rootfs);
+            layer.into_iter().chain(parts.logs.then_some(&mut c.logs))
+        });
+        let volumes = usage.volumes.iter_mut().filter(|_| parts.volumes);
+        let all = containers.chain(volumes.map(|v| &mut v.fs));
+        let mut numbers: Vec<&mut u64> = all.filter_map(|fs| fs.inodes.as_mut()).collect();
+        numbers.sort_unstable_by(|one, other| other.cmp(one));
+        let mut left = removed;
+        for number in numbers {
+            let part = left.min(*number);
+            *number -= part;
+            left -= part;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -202,7 +222,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::ThresholdValue;
+    use crate::{ContainerUsage, FsUsage, ThresholdValue, VolumeUsage};
 
     const SINGLE: Layout = Layout {
         dedicated_image_fs: false,
@@ -269,6 +289,49 @@ mod tests {
         };
         assert_eq!(odd.apply(&configured), configured);
         assert_eq!(odd.ignored(&configured).count(), 0);
+    }
+
+    // R10
+    #[test]
+    fn removed_inodes_are_taken_off_the_files_that_a_signal_measures() {
+        let fs = |inodes| FsUsage {
+            bytes: Some(1),
+            inodes,
+        };
+        let volume = |name: &str, inodes| VolumeUsage {
+            name: name.into(),
+            fs: fs(Some(inodes)),
+        };
+        let container = ContainerUsage {
+            rootfs: fs(Some(400)),
+            logs: fs(None),
+            ..ContainerUsage::default()
+        };
+        let before = PodUsage {
+            containers: vec![container],
+            volumes: vec![volume("a", 100), volume("b", 300)],
+            ..PodUsage::default()
+        };
+        let [nodefs, imagefs] = [Signal::NodeFsInodesFree, Signal::ImageFsInodesFree];
+        // The layer, and the two volumes.
+        for (layout, signal, removed, left) in [
+            (SINGLE, nodefs, 350, [50, 100, 300]),
+            (SINGLE, nodefs, 750, [0, 50, 0]),
+            (SINGLE, nodefs, 10_000, [0, 0, 0]),
+            (DEDICATED, nodefs, 350, [400, 50, 0]),
+            (DEDICATED, imagefs, 450, [0, 100, 300]),
+            (SPLIT, imagefs, 450, [400, 100, 300]),
+            (SPLIT, nodefs, 650, [0, 100, 50]),
+        ] {
+            let mut usage = before.clone();
+            layout.take_off_inodes(signal, &mut usage, removed);
+            let volumes = usage.volumes.iter().map(|v| v.fs.inodes);
+            let all: Vec<_> = std::iter::once(usage.containers[0].rootfs.inodes)
+                .chain(volumes)
+                .collect();
+            assert_eq!(all, left.map(Some), "{layout:?} {signal} {removed}");
+            assert_eq!(usage.containers[0].logs.inodes, None);
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ pub struct DiskUse {
     /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end, or could not
     /// look at all: there is more.
     pub usage: PodUsage,
-    /// Inodes made less those removed when the walk was half way through, by filesystem.
-    pub counted: [i64; FILESYSTEMS],
+    /// Inodes made less those removed when the walk was half way through, by filesystem, of each of the pod's cgroups.
+    pub counted: HashMap<u64, [i64; FILESYSTEMS]>,
     /// Time at which the walk began, in nanoseconds of CLOCK_MONOTONIC.
     pub began: u64,
     /// The walk has come to its end.
@@ -142,10 +142,26 @@ impl DiskUse {
         Some(found)
     }
 
-    /// Inodes that the pod has made since the walk on a filesystem, less those removed.
-    pub fn since(&self, filesystem: usize, counted_now: i64) -> i64 {
-        let then = self.counted.get(filesystem).copied().unwrap_or(0);
-        counted_now.saturating_sub(then)
+    /// Inodes that the pod has made since the walk on a filesystem, less those removed: `now` is what each of its
+    /// cgroups has counted. That of a removed cgroup is in its parent's if they are merged; else nothing is known of
+    /// it, and what the walk has found stays.
+    pub fn since(
+        &self,
+        filesystem: usize,
+        cgroups: &[u64],
+        are_merged: bool,
+        now: impl Fn(u64) -> Option<i64>,
+    ) -> i64 {
+        let new = cgroups.iter().filter(|id| !self.counted.contains_key(id));
+        let new: i64 = new.filter_map(|id| now(*id)).sum();
+        let known = self.counted.iter().map(|(id, nets)| {
+            let then = nets.get(filesystem).copied().unwrap_or(0);
+            match now(*id) {
+                None if !are_merged => 0,
+                now => now.unwrap_or(0) - then,
+            }
+        });
+        known.sum::<i64>() + new
     }
 }
 
@@ -178,6 +194,26 @@ mod tests {
     use evictd_engine::node_reclaim::PodLayers;
 
     use super::*;
+
+    // R10
+    #[test]
+    fn the_count_of_a_removed_container_does_not_wipe_what_the_walk_has_found() {
+        let [pod, old, new] = [1, 2, 3];
+        let walk = DiskUse {
+            counted: [(pod, [5; FILESYSTEMS]), (old, [300_000; FILESYSTEMS])].into(),
+            ..DiskUse::default()
+        };
+        let since = |are_merged, counts: &[(u64, i64)]| {
+            let counts: HashMap<u64, i64> = counts.iter().copied().collect();
+            walk.since(0, &[pod, new], are_merged, |id| counts.get(&id).copied())
+        };
+        // It is still there, and has removed files.
+        assert_eq!(since(true, &[(pod, 5), (old, 100_000)]), -200_000);
+        // Its successor has made some.
+        assert_eq!(since(true, &[(pod, 300_007), (new, 40)]), 42);
+        assert_eq!(since(false, &[(pod, 5), (new, 40)]), 40);
+        assert_eq!(since(false, &[]), 0);
+    }
 
     /// A static pod that was killed and runs again has the same name, and its containers have the same names.
     #[test]

@@ -1,6 +1,6 @@
 //! The walk of one pod's directories, in steps.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use evictd_engine::{FsUsage, PodUsage, VolumeUsage, units::nanos};
 use evictd_node::{
@@ -37,7 +37,7 @@ pub(super) struct PodWalk {
     pub target: ScanTarget,
     found: DiskUse,
     /// Counts of the hooks when the walk began.
-    before: [i64; FILESYSTEMS],
+    before: HashMap<u64, [i64; FILESYSTEMS]>,
     /// Directories that were not begun, the next one last.
     left: Vec<(Kind, String, PathBuf)>,
     walk: Option<(Kind, String, Walk)>,
@@ -154,7 +154,7 @@ impl PodWalk {
     pub fn so_far(&self, now: u64) -> DiskUse {
         let mut found = self.found.clone();
         found.usage.is_uncertain = self.has_rested(now);
-        found.counted = self.before;
+        found.counted.clone_from(&self.before);
         if let Some((kind, name, walk)) = &self.walk {
             add(&mut found.usage, *kind, name.clone(), walk.found());
         }
@@ -169,15 +169,25 @@ impl PodWalk {
         found.usage.ephemeral_storage = self.is_whole.then(|| found.usage.bytes_of_files());
         found.has_ended = true;
         // One reading before and one after stand for the middle of the walk.
-        found.counted = std::array::from_fn(|i| i64::midpoint(self.before[i], after[i]));
+        let middle = |(id, after): (u64, [i64; FILESYSTEMS])| {
+            let before = self.before.get(&id).copied().unwrap_or_default();
+            let nets = std::array::from_fn(|index| i64::midpoint(before[index], after[index]));
+            (id, nets)
+        };
+        found.counted = after.into_iter().map(middle).collect();
         found
     }
 }
 
-fn counted(target: &ScanTarget, cgroup_counts: Option<&CgroupCountReader>) -> [i64; FILESYSTEMS] {
-    std::array::from_fn(|index| {
-        cgroup_counts.map_or(0, |counts| counts.net(&target.cgroups, index))
-    })
+fn counted(
+    target: &ScanTarget,
+    cgroup_counts: Option<&CgroupCountReader>,
+) -> HashMap<u64, [i64; FILESYSTEMS]> {
+    let Some(counts) = cgroup_counts else {
+        return HashMap::new();
+    };
+    let nets = |id| std::array::from_fn(|index| counts.net(id, index).unwrap_or(0));
+    target.cgroups.iter().map(|id| (*id, nets(*id))).collect()
 }
 
 fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {

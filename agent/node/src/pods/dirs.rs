@@ -94,8 +94,13 @@ impl PodDirs {
         });
         let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
         let running = seen.look(pod, uid, cgroup, &mounts.overlays);
-        let counted = pod.containers.iter().filter(|c| running.has_log(&c.name));
-        let logs = counted.map(|c| (c.name.clone(), logs.join(&c.name)));
+        let listed = pod.containers.iter().map(|c| &c.name);
+        let counted = listed.filter(|name| running.has_log(name));
+        // The specification that is read lists no ephemeral containers.
+        let counted: BTreeSet<_> = counted.chain(&running.names).collect();
+        let logs = counted
+            .into_iter()
+            .map(|name| (name.clone(), logs.join(name)));
         Self {
             volumes: volumes.collect(),
             logs: logs.filter(|(_, path)| is_there(path)).collect(),
@@ -618,17 +623,22 @@ mod tests {
     }
 
     /// With a process of this machine, whose mounts name no container.
+    // R10
     #[test]
     fn the_pods_status_names_containers() {
         let dir = tempfile::tempdir().unwrap();
         let (cgroup, upper) = (dir.path().join("podu1"), dir.path().join("upper"));
-        for path in [&cgroup.join("cri-containerd-c0ffee.scope"), &upper] {
+        let log = dir.path().join("shop_web-0_u1/debugger");
+        for path in [&cgroup.join("cri-containerd-c0ffee.scope"), &upper, &log] {
             fs::create_dir_all(path).unwrap();
         }
         let procs = cgroup.join("cri-containerd-c0ffee.scope/cgroup.procs");
         fs::write(procs, std::process::id().to_string()).unwrap();
         let pod = Pod {
-            container_names: [("c0ffee".to_owned(), "web".to_owned())].into(),
+            uid: "u1".into(),
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            container_names: [("c0ffee".to_owned(), "debugger".to_owned())].into(),
             ..Pod::default()
         };
         let node = node_mount(
@@ -646,7 +656,9 @@ mod tests {
         };
         seen.0.lock().insert("gone".into(), gone);
         let at = |pod: &Pod| PodDirs::resolve(dir.path(), dir.path(), pod, &cgroup, &mounts, &seen);
-        assert_eq!(at(&pod).layers, named(&[("web", &upper)]));
+        assert_eq!(at(&pod).layers, named(&[("debugger", &upper)]));
+        // The specification does not list it: it is an ephemeral container.
+        assert_eq!(at(&pod).logs, named(&[("debugger", &log)]));
         assert!(seen.0.lock().is_empty(), "what is gone is forgotten");
         let nameless = at(&Pod::default());
         assert_eq!(nameless.layers, named(&[("c0ffee", &upper)]));

@@ -43,11 +43,13 @@ pub(super) struct Signals {
 /// sampler takes its place.
 pub(super) fn build(config: &Config, memory: Scope, pods_memory: Option<Scope>) -> Signals {
     let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
-    let (sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
+    let (mut sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
     let cgroup_events = CgroupEvents::build(offer(&mut object, true));
     for (hook, reason) in &cgroup_events.selected_hook().refused {
         tracing::info!(%hook, reason, "a better hook for cgroup events is refused");
     }
+    // The others are not told which cgroup is above.
+    sources.counts_are_merged = cgroup_events.selected_hook().hook == CountHook::Typed;
     Signals {
         object: object.ok(),
         sources,

@@ -21,12 +21,9 @@ impl CgroupCountReader {
         self.0.get(&key, 0).ok()
     }
 
-    /// Inodes made less those removed on a filesystem by several cgroups together, such as a pod's containers.
-    pub fn net(&self, cgroups: &[u64], filesystem: usize) -> i64 {
-        let of = |id: &u64| {
-            let count = self.cgroup_count(*id, filesystem);
-            count.map_or(0, |count| count.made - count.gone)
-        };
-        cgroups.iter().map(of).sum()
+    /// Inodes made less those removed by a memory cgroup on a filesystem; `None`: none seen.
+    pub fn net(&self, cgroup_id: u64, filesystem: usize) -> Option<i64> {
+        let count = self.cgroup_count(cgroup_id, filesystem)?;
+        Some(count.made - count.gone)
     }
 }
