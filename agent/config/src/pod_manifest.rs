@@ -7,6 +7,7 @@
 //!   uid: 6f1c...             # default: namespace/name
 //!   qosClass: Burstable      # default: by the memory request and limit
 //!   priority: 100            # default: 0
+//!   restartPolicy: Always    # OnFailure, Never: without processes for ten seconds it is over
 //!   static: false            # true: protected in `mode: kubelet`, otherwise as its priority says
 //!   labels: {app: cache}     # for policies, as the next five fields
 //!   annotations: {}
@@ -157,6 +158,12 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
         priority: fields.int32("priority")?.unwrap_or(0),
         qos: fields.choice("qosClass", &CLASSES)?.unwrap_or(derived),
         is_static: fields.boolean("static")?.unwrap_or(false),
+        may_complete: fields
+            .choice(
+                "restartPolicy",
+                &[("Always", false), ("OnFailure", true), ("Never", true)],
+            )?
+            .unwrap_or(false),
         memory_request: request.unwrap_or(0),
         labels: fields.text_map("labels")?,
         annotations: fields.text_map("annotations")?,
@@ -253,7 +260,7 @@ mod tests {
         let pods = parse_pods(json!([
             {"name": "a", "cgroup": "besteffort/a"},
             {"name": "b", "namespace": "n", "cgroup": "/elsewhere/b", "limits": {"memory": "1Gi"}},
-            {"name": "c", "cgroup": "c", "requests": {"memory": "1.5Mi"}, "priority": -5, "static": true},
+            {"name": "c", "cgroup": "c", "requests": {"memory": "1.5Mi"}, "priority": -5, "static": true, "restartPolicy": "Never"},
         ]))
         .unwrap();
         let [a, b, c] = &pods[..] else {
@@ -274,6 +281,7 @@ mod tests {
             (QosClass::Burstable, 3 << 19, -5)
         );
         assert!(c.pod.is_critical());
+        assert!(c.pod.may_complete && !a.pod.may_complete);
     }
 
     #[test]

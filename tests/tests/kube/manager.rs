@@ -553,3 +553,35 @@ fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {
     assert!(hog.is_alive());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
+
+// R1, R10: the kubelet is away, and the phase of a Job's pod that has completed is late. Evicted, the Job would run again.
+#[test]
+fn a_pod_that_has_completed_is_not_evicted_while_its_phase_is_late() {
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = ClusterNode::new("completed", 256).unwrap();
+    member.config["evictionHard"]["nodefs.available"] = json!("60%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let (job, of_job) = with_dump(&member, &disk, "job", 1, 1);
+    let (_writer, of_writer) = with_dump(&member, &disk, "writer", 2, 1);
+    let put_job = |field: &str, key: &str, value: &str| {
+        let mut state = member.server.state();
+        let mut pod = state.get(Collection::Pods, "default", "job");
+        pod[field][key] = json!(value);
+        state.put_pod(pod);
+    };
+    put_job("spec", "restartPolicy", "Never");
+    let address = listen(&mut member.config, "metricsAddress");
+    let _agent = member.start().unwrap();
+    all_are_walked(&address);
+    drop(job);
+    std::thread::sleep(Duration::from_secs(2));
+    // Less than half of the threshold is left: no reclaim is waited for.
+    fs::write(of_job, vec![1; 24 << 20]).unwrap();
+    fs::write(of_writer, vec![1; 18 << 20]).unwrap();
+    assert_eq!(member.evicted(1), ["writer"]);
+    put_job("status", "phase", "Succeeded");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(member.evicted(1), ["writer"]);
+    assert_eq!(member.server.count("DELETE", "/pods/job"), 0);
+    assert_eq!(member.server.count("PATCH", "/pods/job/status"), 0);
+}

@@ -71,6 +71,7 @@ impl From<PodJson> for Pod {
         } = json;
         let qos = qos_class(&spec, &status);
         let allocated_memory = spec.take_allocation(&status);
+        let may_complete = may_complete(&spec, &status);
         let annotation = |name: &str| metadata.annotations.get(name);
         let is_static = annotation(CONFIG_SOURCE).is_some_and(|source| source != "api");
         let is_mirror = annotation(CONFIG_MIRROR).is_some();
@@ -116,6 +117,7 @@ impl From<PodJson> for Pod {
             is_mirror,
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             is_deleting: metadata.deletion_timestamp.is_some(),
+            may_complete,
             containers: containers(spec.containers, spec.init_containers),
             container_names: container_names([
                 status.container_statuses,
@@ -129,6 +131,18 @@ impl From<PodJson> for Pod {
             may_be_over: false,
         }
     }
+}
+
+/// Whether the pod may be over once it has no processes. Behind an init container, which may have failed, the others
+/// say that they wait, and may never be started.
+fn may_complete(spec: &Spec, status: &Status) -> bool {
+    let statuses = [&status.container_statuses, &status.init_container_statuses];
+    let mut waiting = statuses
+        .into_iter()
+        .flatten()
+        .filter_map(|s| s.state.waiting.as_ref());
+    matches!(spec.restart_policy.as_deref(), Some("Never" | "OnFailure"))
+        && waiting.all(|waiting| waiting.reason == "PodInitializing")
 }
 
 fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {

@@ -69,6 +69,10 @@ pub struct Pod {
     pub termination_grace_period_seconds: Option<i64>,
     /// Whether the pod is already being deleted.
     pub is_deleting: bool,
+    /// Whether the pod may be over once it has no processes: its `restartPolicy` is not Always, and no container of it
+    /// waits to be started.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub may_complete: bool,
     /// What the policies say about the order at this moment (`policy`); zero where no policy says anything.
     #[serde(skip)]
     pub order: i16,

@@ -69,7 +69,7 @@ impl EmptyPods {
             .retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
     }
 
-    /// Whether a pod was between two runs of its container at the last look.
+    /// Whether a pod was between two runs of its container at the last look, if it is not over.
     fn is_between_runs(&self, uid: &str, now: u64) -> bool {
         let since = self.since.get(uid);
         since.is_some_and(|since| now.saturating_sub(*since) >= BETWEEN_RUNS_NS)
@@ -79,7 +79,7 @@ impl EmptyPods {
     /// files stay while it waits to be started again.
     pub fn state(&self, pod: &Pod, is_empty: bool, is_short: bool, now: u64) -> PodState {
         match is_empty {
-            true if Self::is_over(pod) => PodState::Over,
+            true if self.is_over(pod, now) => PodState::Over,
             true if is_short && !self.is_between_runs(&pod.uid, now) => PodState::MayBeOver,
             _ => PodState::Lives,
         }
@@ -92,12 +92,15 @@ impl EmptyPods {
             Cause::Pressure(signal) => signal.resource().is_of_files() || mode == Mode::Kubelet,
             Cause::LocalStorage(_) => true,
         };
-        frees && !Self::is_over(pod) && self.is_between_runs(&pod.uid, now)
+        frees && !self.is_over(pod, now) && self.is_between_runs(&pod.uid, now)
     }
 
-    /// Whether no container of a pod is started again.
-    pub fn is_over(pod: &Pod) -> bool {
-        pod.is_over() || pod.is_deleting
+    /// Whether no container of a pod without processes is started again. The phase of a Job's pod comes late where the
+    /// kubelet is away, and the Job would run again if that pod were evicted.
+    pub fn is_over(&self, pod: &Pod, now: u64) -> bool {
+        pod.is_over()
+            || pod.is_deleting
+            || (pod.may_complete && self.is_between_runs(&pod.uid, now))
     }
 }
 
@@ -170,6 +173,34 @@ mod tests {
         };
         let state = pods.state(&deleted, true, false, 12 * SECOND);
         assert_eq!(state, PodState::Over);
+    }
+
+    // R1, R10
+    #[test]
+    fn a_pod_that_may_have_completed_is_over_after_a_while() {
+        let mut pods = EmptyPods::default();
+        let job = Pod {
+            may_complete: true,
+            ..pod()
+        };
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
+        let goes = |pods: &EmptyPods, second: u64| {
+            pods.goes_without_process(&job, own_limit, Mode::Kubelet, second * SECOND)
+        };
+        look(&mut pods, false, SECOND);
+        look(&mut pods, true, 2 * SECOND);
+        let state = |is_empty, second| pods.state(&job, is_empty, true, second * SECOND);
+        assert_eq!(state(true, 11), PodState::MayBeOver);
+        assert_eq!(state(true, 12), PodState::Over);
+        assert!(!goes(&pods, 12));
+        // It runs after all.
+        assert_eq!(state(false, 12), PodState::Lives);
+        look(&mut pods, false, 13 * SECOND);
+        look(&mut pods, true, 14 * SECOND);
+        assert_eq!(
+            pods.state(&job, true, true, 15 * SECOND),
+            PodState::MayBeOver
+        );
     }
 
     #[test]

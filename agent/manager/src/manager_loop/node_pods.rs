@@ -103,7 +103,7 @@ impl NodePods {
         let mut running: Vec<(&Pod, bool)> = Vec::with_capacity(pods.len());
         let (mut deleted, mut news) = (HashSet::new(), Vec::new());
         for (entry, pod) in entries.iter().zip(pods.iter()) {
-            let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
+            let is_known = self.empty.is_over(pod, now) || self.known_kills.was_killed(&pod.uid);
             let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
             if looks_at_all {
                 self.empty.note(&pod.uid, is_empty, now);

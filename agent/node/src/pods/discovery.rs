@@ -189,6 +189,8 @@ fn guess_by(cgroup: &PodCgroup, scores: &[i64], memory_total: u64) -> Pod {
         priority_unknown: !is_node_critical,
         memory_request,
         is_static: is_static(&cgroup.name.uid),
+        // It may be a Job's.
+        may_complete: true,
         ..Pod::default()
     }
 }
@@ -343,6 +345,7 @@ mod tests {
         assert!(!pod.is_critical());
         assert!(pod.priority_unknown && !pod.is_protected(Mode::Evictd));
         assert_eq!((pod.priority, pod.memory_request), (0, 0));
+        assert!(pod.may_complete);
     }
 
     // R12: every Guaranteed pod has the score of a node-critical one.

@@ -38,6 +38,15 @@ pub struct GateState {
 }
 
 impl GateState {
+    /// Time at which the next question is due, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn due(&self, gate: &Gate) -> u64 {
+        let interval = match self.error {
+            Some(_) => gate.retry_interval(),
+            None => gate.interval,
+        };
+        self.requested_at.saturating_add(nanos(interval))
+    }
+
     /// The answer if it still counts, and until when.
     pub fn fresh(&self, gate: &Gate, now: u64) -> Option<(u64, bool)> {
         let (at, answer) = self.answer?;
@@ -144,4 +153,40 @@ pub fn most_restrictive(results: impl IntoIterator<Item = RuleResult>) -> RuleRe
         Permission::Never => (3, 0),
     };
     results.into_iter().max_by_key(sparing).unwrap_or(no_rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::EvictionPolicy;
+
+    /// A question that is never answered would leave the gate unknown for a whole interval.
+    // R38
+    #[test]
+    fn a_question_without_an_answer_is_asked_again_sooner() {
+        for (interval, expected) in [("1s", 1), ("10s", 10), ("1m", 10), ("2m", 12), ("1h", 360)] {
+            let gate = json!({"name": "g", "interval": interval, "http": {"port": 80}});
+            let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
+            let policy = json!({
+                "apiVersion": crate::API_VERSION,
+                "kind": crate::KIND,
+                "metadata": {"name": "p"},
+                "spec": {"allNamespaces": "a test", "gates": [gate], "rules": [rule]},
+            });
+            let policy = EvictionPolicy::read(policy).unwrap();
+            let gate = &policy.gates[0];
+            let answered = GateState {
+                requested_at: 7,
+                ..GateState::default()
+            };
+            let failed = GateState {
+                error: Some("timed out".to_owned()),
+                ..answered.clone()
+            };
+            assert_eq!(answered.due(gate), 7 + nanos(gate.interval));
+            assert_eq!(failed.due(gate), 7 + expected * SECOND, "{interval}");
+        }
+    }
 }

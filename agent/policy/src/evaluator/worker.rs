@@ -152,8 +152,7 @@ impl PolicyEvaluator {
             for (applied, gate) in held.matched.gates() {
                 let key: GateKey = (applied.policy.name.clone(), gate.name.clone());
                 let known = held.answers.get(&key);
-                let due =
-                    known.map_or(now, |k| k.requested_at.saturating_add(nanos(gate.interval)));
+                let due = known.map_or(now, |k| k.due(gate));
                 if known.is_some_and(|k| k.pending) {
                     continue;
                 }

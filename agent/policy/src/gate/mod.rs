@@ -29,6 +29,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest `interval` and `maxAge` that a policy may set.
 const LONGEST_AGE: Duration = Duration::from_secs(3600);
+/// A question without an answer is asked again after this time at the latest, or after a tenth of a long `interval`:
+/// servers of a whole fleet's gates may fail together.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One question, asked for each pod whose rule needs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +40,8 @@ pub struct Gate {
     pub name: String,
     /// `interval`: time between two questions.
     pub interval: Duration,
-    /// `maxAge`: how long an answer counts; three intervals by default.
+    /// `maxAge`: how long an answer counts, from its question on; by default three intervals, at most an hour, or an
+    /// interval and the timeout if that is longer.
     pub max_age: Duration,
     /// `timeout`: how long an answer may take in all.
     pub timeout: Duration,
@@ -87,6 +91,9 @@ impl Gate {
             "timeout",
             Duration::from_millis(1)..=LONGEST_TIMEOUT,
         )?;
+        let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT);
+        // An answer that takes the whole timeout still counts for an interval when it comes.
+        let default_age = (interval * 3).min(LONGEST_AGE).max(interval + timeout);
         let answers: Vec<&str> = before.iter().map(|g| g.name.as_str()).collect();
         let asking = [
             POD,
@@ -122,8 +129,8 @@ impl Gate {
         let gate = Self {
             name,
             interval,
-            max_age: max_age.unwrap_or((interval * 3).min(LONGEST_AGE)),
-            timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+            max_age: max_age.unwrap_or(default_age),
+            timeout,
             on_unknown: fields
                 .choice(
                     "onUnknown",
@@ -141,6 +148,11 @@ impl Gate {
             return Err(ConfigError::text(checked, check.text(), reason));
         }
         Ok(gate)
+    }
+
+    /// Time from a question without an answer to the next one.
+    pub fn retry_interval(&self) -> Duration {
+        self.interval.min(RETRY_INTERVAL.max(self.interval / 10))
     }
 
     /// Whether the gate sends a token to a server that has not proved its identity.

@@ -94,6 +94,31 @@ fn everything_is_read() {
     assert_eq!(read.rules[1].evict, Evict::Never);
 }
 
+/// A shorter age would end before a slow answer comes, or before the next question is asked.
+// R38
+#[test]
+fn an_answer_counts_until_the_next_one_can_be_there() {
+    let max_age = |given: Value| {
+        let mut gate = json!({"name": "g", "http": {"port": 80}});
+        let fields = given.as_object().unwrap().clone();
+        gate.as_object_mut().unwrap().extend(fields);
+        let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
+        let read = policy(json!({"gates": [gate], "rules": [rule]}));
+        read.unwrap().gates[0].max_age.as_millis()
+    };
+    for (given, expected) in [
+        (json!({}), 30_000),
+        (json!({"interval": "100ms"}), 2100),
+        (json!({"interval": "1s", "timeout": "10s"}), 11_000),
+        (json!({"interval": "30m"}), 3_600_000),
+        (json!({"interval": "1h"}), 3_602_000),
+        // What is said counts.
+        (json!({"interval": "100ms", "maxAge": "200ms"}), 200),
+    ] {
+        assert_eq!(max_age(given.clone()), expected, "{given}");
+    }
+}
+
 #[test]
 fn every_mistake_names_its_field() {
     for (read, expected) in [

@@ -56,6 +56,7 @@ const OWNERS: Kept = Fields(&[
 const SPEC: Kept = Fields(&[
     ("priority", All),
     ("terminationGracePeriodSeconds", All),
+    ("restartPolicy", All),
     ("containers", CONTAINERS),
     ("initContainers", CONTAINERS),
     ("volumes", VOLUMES),
@@ -91,6 +92,7 @@ const CONDITIONS: Kept = Fields(&[("type", All), ("status", All), ("lastTransiti
 const STATUSES: Kept = Fields(&[
     ("name", All),
     ("containerID", All),
+    ("state", Fields(&[("waiting", Fields(&[("reason", All)]))])),
     ("allocatedResources", All),
     ("resources", RESOURCES),
 ]);
@@ -195,7 +197,7 @@ mod tests {
                 "containers": [{ "name": "c", "resources": { "requests": { "memory": "1Gi" } } }],
                 "volumes": [{ "name": "v", "configMap": true }, { "name": "n", "hostPath": null }],
             },
-            "status": { "phase": "Running", "containerStatuses": [{ "name": "c" }] },
+            "status": { "phase": "Running", "containerStatuses": [{ "name": "c", "state": {} }] },
         });
         assert_eq!(kept, expected);
         assert_eq!(read_pod("pod", &kept), read_pod("pod", &pod));

@@ -56,6 +56,7 @@ pub(super) struct OwnerReference {
 pub(super) struct Spec {
     pub(super) priority: Option<i32>,
     pub(super) termination_grace_period_seconds: Option<i64>,
+    pub(super) restart_policy: Option<String>,
     #[serde(deserialize_with = "null_default")]
     pub(super) containers: Vec<ContainerJson>,
     #[serde(deserialize_with = "null_default")]
@@ -96,10 +97,26 @@ pub(super) struct ContainerStatusJson {
     /// The runtime's name, `://`, and its id of the container; empty before that is made.
     #[serde(rename = "containerID", deserialize_with = "null_default")]
     pub(super) container_id: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) state: ContainerStateJson,
     /// The requests that the kubelet has allocated; left out where there are none.
     pub(super) allocated_resources: Option<ResourceList>,
     /// Resources that are in force; kubelets that do not resize pods in place leave them out.
     pub(super) resources: Option<Requirements>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ContainerStateJson {
+    /// Set while the container waits to be started.
+    pub(super) waiting: Option<WaitingJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WaitingJson {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) reason: String,
 }
 
 #[derive(Default, Deserialize)]

@@ -145,6 +145,31 @@ fn the_status_names_containers_by_their_ids() {
     assert!(none.container_names.is_empty());
 }
 
+/// A Job's pod that has completed would be evicted, and run again, while its phase is late.
+#[test]
+fn a_pod_may_complete_unless_a_container_waits_to_be_started() {
+    let waits = |reason: &str| json!([{"name": "c", "state": {"waiting": {"reason": reason}}}]);
+    let crashed = json!({"containerStatuses": waits("CrashLoopBackOff")});
+    // Its init container may have failed.
+    let behind = json!({"containerStatuses": waits("PodInitializing")});
+    let init = json!({"initContainerStatuses": waits("CrashLoopBackOff"), "containerStatuses": waits("PodInitializing")});
+    let runs = json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}, {"name": "d", "state": null}]});
+    for (policy, status, expected) in [
+        (json!(null), json!(null), false),
+        (json!("Always"), runs.clone(), false),
+        (json!("Never"), json!(null), true),
+        (json!("Never"), behind, true),
+        (json!("OnFailure"), runs, true),
+        (json!("OnFailure"), crashed, false),
+        (json!("OnFailure"), init, false),
+    ] {
+        let document = json!({"spec": {"restartPolicy": policy}, "status": status});
+        let PodDocument(kept) = serde_json::from_value(document.clone()).unwrap();
+        let pod = read_pod("pod", &kept).expect("a pod");
+        assert_eq!(pod.may_complete, expected, "{document}");
+    }
+}
+
 /// All static pods of a node would share the limits of an owner.
 #[test]
 fn the_node_is_no_owner_of_its_mirror_pods() {

@@ -15,6 +15,7 @@ fn pod() -> Pod {
         "spec": {
             "priority": 7,
             "terminationGracePeriodSeconds": 3,
+            "restartPolicy": "Never",
             "containers": [{"name": "c", "resources": {
                 "requests": {"memory": "100Mi", "ephemeral-storage": "1.5G"},
                 "limits": {"memory": "200Mi", "ephemeral-storage": "2G"},
