@@ -364,14 +364,16 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     let others = TestCgroup::new("pace-busy", 512 * MIB).unwrap();
     let busy = others.child("busy").unwrap();
     let churn = ["--mib", "30", "--way", "churn"];
-    let _busy = [(); 8].map(|()| Hog::start(&busy, &churn).unwrap());
     let _agent = scene.files.start(&[]);
     assert_eq!(met_already(&scene.files), None);
     scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
     let told = met_already(&scene.files).expect("it is told beforehand");
     assert!(told.contains("memory.available<450Mi"), "{told}");
     scene.files.write().unwrap();
+    let busy = [(); 8].map(|()| Hog::start(&busy, &churn).unwrap());
     one_goes(&scene.files);
+    std::thread::sleep(MOMENT);
+    drop(busy);
     let records = scene.files.records();
     let said = |r: &Record| matches!(r, Record::MetInForce(met) if met.threshold == 450 * MIB);
     assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");

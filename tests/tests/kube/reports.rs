@@ -172,11 +172,12 @@ fn a_pod_that_cannot_be_deleted_holds_up_no_other() {
 #[test]
 fn a_webhook_has_its_time() {
     let slow = InjectedFault::Slow(Duration::from_secs(11));
-    // A connection that is dead holds up no Event for so long: only the second has this time.
+    // A connection that is dead holds up no Event for so long: only what follows the first has this time, the pod's anew and the
+    // node's.
     let all = [
         (EvictedPods::Delete, "DELETE", "/pods/web", 1),
         (EvictedPods::Fail, "PATCH", "/pods/web", 1),
-        (EvictedPods::Delete, "POST", "/events", 2),
+        (EvictedPods::Delete, "POST", "/events", 3),
     ]
     .map(|(evicted_pods, method, path, times)| {
         let r = reports(evicted_pods);

@@ -97,6 +97,17 @@ struct Ran {
 /// Names with how long each took.
 pub type Durations = Vec<(String, Duration)>;
 
+/// The place of a harness among the longest, if it is one of them.
+fn place(test: &Harness) -> Option<usize> {
+    let title = test.title();
+    LONGEST_FIRST.iter().position(|long| *long == title)
+}
+
+/// Whether a harness takes tens of seconds of the processors' time.
+pub fn is_long(test: &Harness) -> bool {
+    place(test).is_some()
+}
+
 /// The harnesses that run beside each other, the longest first, and those that run alone.
 pub fn split(tests: Vec<Harness>) -> (Vec<Harness>, Vec<Harness>) {
     let is_alone = |test: &Harness| {
@@ -105,18 +116,20 @@ pub fn split(tests: Vec<Harness>) -> (Vec<Harness>, Vec<Harness>) {
         ALONE.iter().any(begins) && !NOT_ALONE.iter().any(begins)
     };
     let (alone, mut beside): (Vec<_>, Vec<_>) = tests.into_iter().partition(is_alone);
-    beside.sort_by_key(|test| {
-        let title = test.title();
-        let place = LONGEST_FIRST.iter().position(|long| *long == title);
-        place.unwrap_or(LONGEST_FIRST.len())
-    });
+    beside.sort_by_key(|test| place(test).unwrap_or(LONGEST_FIRST.len()));
     (beside, alone)
 }
 
-/// Runs them, so many at a time, and prints the output of each in one piece when it has ended.
-pub fn run(tests: &[Harness], at_once: usize, tally: &mut Tally) -> Result<Durations> {
+/// Runs them, so many at a time, and prints the output of each in one piece when it has ended. `begins` is told of each.
+pub fn run(
+    tests: &[Harness],
+    at_once: usize,
+    tally: &mut Tally,
+    begins: impl Fn(&Harness) + Sync,
+) -> Result<Durations> {
     let mut durations = Vec::new();
     for ran in in_parallel(tests, at_once, |test| {
+        begins(test);
         let ran = run_harness(test)?;
         // The lock of stdout keeps the piece together.
         println!(

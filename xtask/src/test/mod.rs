@@ -4,7 +4,7 @@ mod lanes;
 mod tally;
 mod times;
 
-use std::thread;
+use std::{sync::mpsc, thread};
 
 use anyhow::anyhow;
 use clap::Parser as _;
@@ -78,22 +78,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let _ = preparation.join();
         times.lap("packages and kernels, after the build", Vec::new());
         let (beside, alone) = lanes::split(tests);
-        // They wait for most of their time.
-        let at_once = 2 * thread::available_parallelism()?.get();
-        let took = lanes::run(&beside, at_once, &mut tally)?;
-        times.lap(
-            &format!("{} harnesses, {at_once} at a time", beside.len()),
-            took,
-        );
-        // These wait for much of their time, and leave a processor to the guests.
+        // What is short, and what runs alone, waits for much of its time: the guests have what it leaves of the processors.
+        let (start, started) = mpsc::channel();
         let guests = with_vm.then(|| {
-            thread::spawn(|| {
+            thread::spawn(move || {
+                // Where no harness is short they begin with those that run alone.
+                let _ = started.recv();
                 let all = KERNELS.len().to_string();
                 let options = ["--within", WITHIN, "--filter", IN_GUESTS, "--jobs", &all];
                 run_in_guests(&KERNELS, &options, true)
             })
         });
-        let took = lanes::run(&alone, 1, &mut tally)?;
+        // They wait for most of their time.
+        let at_once = 2 * thread::available_parallelism()?.get();
+        let took = lanes::run(&beside, at_once, &mut tally, |test| {
+            if !lanes::is_long(test) {
+                let _ = start.send(());
+            }
+        })?;
+        drop(start);
+        times.lap(
+            &format!("{} harnesses, {at_once} at a time", beside.len()),
+            took,
+        );
+        let took = lanes::run(&alone, 1, &mut tally, |_| ())?;
         times.lap(&format!("{} harnesses, one at a time", alone.len()), took);
         if let Some(guests) = guests {
             let came = guests

@@ -16,18 +16,18 @@ use super::{
 };
 use crate::prelude::*;
 
-/// One kernel with one cgroup version.
+/// One kernel with one cgroup version, or a part of its tests.
 pub struct Run<'a> {
     pub options: &'a Options,
     pub kernel: &'a Kernel,
     pub cgroup: Cgroup,
+    pub part: usize,
     pub built: &'a Programs,
 }
 
 impl Run<'_> {
     /// Makes each test a row of the summary, or the whole kernel one where it cannot run them.
-    pub fn all(&self, tests: &[Test], summary: &mut Summary) -> Result<()> {
-        self.clear()?;
+    pub fn all(&self, tests: &[&Test], summary: &mut Summary) -> Result<()> {
         let options = MachineOptions {
             cgroup: Some(self.cgroup),
             ..self.options.machine.clone()
@@ -39,7 +39,7 @@ impl Run<'_> {
             disk: None,
             files: &initramfs::files(self.built)?,
             trees: &[],
-            consoles: &self.path(""),
+            consoles: &self.path(&format!("part{}-", self.part)),
             end: within.map(|within| Instant::now() + within),
         };
         let jobs = tests.iter().map(|test| self.job(test)).collect();
@@ -72,7 +72,7 @@ impl Run<'_> {
     }
 
     /// Takes away what the last run of this kernel left.
-    fn clear(&self) -> Result<()> {
+    pub fn clear(&self) -> Result<()> {
         fs::create_dir_all(logs())?;
         let mine = format!("{}-{}-", self.kernel.name, self.cgroup);
         for entry in fs::read_dir(logs())? {

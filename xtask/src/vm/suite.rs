@@ -55,6 +55,9 @@ impl Options {
 /// A machine to test on: a kernel of the matrix, and the cgroup version inside.
 pub type OnMachine = (&'static str, Cgroup);
 
+/// Where machines are up at the same time, so many of them share the tests of one: none runs on by itself for long.
+const PARTS: usize = 2;
+
 /// Runs the tests on the machines that the options name.
 pub fn test(options: &Options) -> Result<Summary> {
     let mut wanted = Vec::new();
@@ -114,24 +117,33 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
             Err(why) => summary.add_machine(name, &cgroup.to_string(), Outcome::Skipped(why)),
         }
     }
-    let run = |(kernel, cgroup): &(Kernel, Cgroup)| {
-        let mut summary = Summary::default();
-        let run = Run {
+    let parts = if options.jobs > 1 { PARTS } else { 1 };
+    let mut runs = Vec::new();
+    for (kernel, cgroup) in &kernels {
+        let run = |part| Run {
             options,
             kernel,
             cgroup: *cgroup,
+            part,
             built: &built,
         };
+        run(0).clear()?;
+        runs.extend((0..parts).map(run));
+    }
+    let work = |run: &Run<'_>| {
+        let mut summary = Summary::default();
+        let (kernel, cgroup) = (run.kernel.name, run.cgroup.to_string());
         let begin = Instant::now();
-        if let Err(error) = run.all(&tests, &mut summary) {
+        let its: Vec<&Test> = tests.iter().skip(run.part).step_by(parts).collect();
+        if let Err(error) = run.all(&its, &mut summary) {
             let outcome = Outcome::Failed(format!("{error:#}"));
-            summary.add_machine(kernel.name, &cgroup.to_string(), outcome);
+            summary.add_machine(kernel, &cgroup, outcome);
         }
-        let machine = format!("kernel {}, cgroup {cgroup}", kernel.name);
+        let machine = format!("kernel {kernel}, cgroup {cgroup}, {} tests", its.len());
         summary.machines.push((machine, begin.elapsed()));
         summary
     };
-    for came in in_parallel(&kernels, options.jobs, run) {
+    for came in in_parallel(&runs, options.jobs, work) {
         summary.merge(came);
     }
     summary.print();
