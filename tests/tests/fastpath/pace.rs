@@ -720,6 +720,36 @@ scenes! {
         3, "100", 6, Some(json!({ "evictions": 1, "period": "5m", "exemptGrowers": true })));
 }
 
+/// A critical pod has loaded its data within a moment and serves now: the growth is of others.
+// R38, R43
+#[test]
+fn a_pod_that_has_just_loaded_its_data_does_not_go_in_the_place_of_hogs() {
+    skip_if!(not_root());
+    let hogs = ["hog-0", "hog-1", "hog-2", "hog-3"];
+    let pods = [("small", 0), ("other", 0), ("loaded", 1000)];
+    let pods = pods.into_iter().chain(hogs.map(|name| (name, 100)));
+    let pod = |(name, priority)| json!({ "name": name, "cgroup": name, "priority": priority });
+    let pods = Vec::from_iter(pods.map(pod));
+    let mut files = Files::of("pace-loaded", 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let _small = ["small", "other"].map(|name| files.hog(name, &["--mib", "6"]));
+    let _serves = files.hog("loaded", &["--way", "churn", "--mib", "3"]);
+    let _agent = files.start(&[]);
+    let mut loaded = files.hog("loaded", &["--mib", "240", "--rate", "400"]);
+    let scope = files.scope();
+    assert!(until(LONG, || scope.usage().unwrap() > 250 * MIB));
+    std::thread::sleep(Duration::from_millis(500));
+    let grows = ["--mib", "4000", "--rate", "25"];
+    let _running = hogs.map(|name| files.hog(name, &grows));
+    let are_gone = || {
+        hogs.iter()
+            .all(|hog| files.evicted().iter().any(|pod| pod == hog))
+    };
+    assert!(until(LONG, are_gone), "{:?}", files.evicted());
+    assert!(loaded.is_alive(), "{:?}", files.evicted());
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+}
+
 /// A pod that takes buffers and gives them back grows faster than a hog for some milliseconds.
 // R38, R43
 #[test]
