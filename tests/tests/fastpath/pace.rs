@@ -914,6 +914,32 @@ fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
     ends_at_its_limit(&mut leak, &files, &mut neighbours);
 }
 
+/// The pod has a limit and its containers have none of their own: each of them has the pod's.
+#[test]
+fn a_growth_of_two_containers_up_to_their_pods_limit_costs_no_neighbour() {
+    skip_if!(not_root());
+    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
+    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
+    pods.push(pod("leaks", "352Mi"));
+    let mut files = Files::of("pace-podlimit", 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let scope = files.scope();
+    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
+    let cgroups = ["leaks/app", "leaks/other", "leaks"];
+    let containers = cgroups.map(|name| {
+        let cgroup = scope.child(name).unwrap();
+        scope.limit_child(name, 352 * MIB).unwrap();
+        cgroup
+    });
+    let _agent = files.start(&[]);
+    let grows = ["--mib", "400", "--rate", "60"];
+    let leaks = [0, 1].map(|at| Hog::start(&containers[at], &grows).unwrap());
+    for mut leak in leaks {
+        ends_at_its_limit(&mut leak, &files, &mut neighbours);
+    }
+}
+
 /// Each pod has three containers with limits, and all grow a little beside the one that leaks: what each of them holds is remembered.
 #[test]
 fn a_growth_up_to_a_limit_is_known_among_many_containers() {
