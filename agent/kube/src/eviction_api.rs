@@ -13,8 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::client::{
-    ADMISSION_DEADLINE, ApiClient, ApiError, ApiRequest, DEADLINE, JSON, METADATA_LIST,
-    STRATEGIC_MERGE,
+    ADMISSION_DEADLINE, ApiClient, ApiError, ApiRequest, JSON, METADATA_LIST, STRATEGIC_MERGE,
 };
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
@@ -121,7 +120,7 @@ pub async fn withdraw_disruption_target(
         "message": null,
         "lastTransitionTime": format!("{:.0}", jiff::Timestamp::now()),
     });
-    patch_condition(client, pod, condition, DEADLINE).await
+    patch_condition(client, pod, condition, ADMISSION_DEADLINE).await
 }
 
 async fn patch_condition(

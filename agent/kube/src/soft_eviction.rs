@@ -24,7 +24,7 @@ use evictd_store::{
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
-    client::{ADMISSION_DEADLINE, ApiClient, ApiError, DEADLINE},
+    client::{ADMISSION_DEADLINE, ApiClient, ApiError},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN, SERIES_GAP, request_note},
     eviction_api::{self, PodRef, Removal},
@@ -38,8 +38,9 @@ pub(crate) const RELIEVED: Duration = Duration::from_secs(60);
 /// Pods that are on their way and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
-/// Time to withdraw a condition from a pod that is not deleted: no other pod is asked meanwhile.
-const WITHDRAWAL_TIME: Duration = Duration::from_secs(10);
+/// Time to withdraw a condition from a pod that is not deleted: no other pod is asked meanwhile. One attempt has all of the
+/// time that webhooks may take.
+const WITHDRAWAL_TIME: Duration = ADMISSION_DEADLINE.saturating_add(Duration::from_secs(5));
 
 /// A pod that may be evicted through the API.
 pub type SoftCandidate = evictd_engine::soft::SoftCandidate<Pod>;
@@ -229,7 +230,8 @@ impl SoftEvictor {
         let said = (asked.message.trim_end(), &*asked.time);
         let (client, target) = (&self.client, reference(pod));
         // Nothing restarts a pod that was not killed: there is time.
-        let set = eviction_api::set_disruption_target(client, target, said, DEADLINE).await;
+        let set = eviction_api::set_disruption_target(client, target, said, ADMISSION_DEADLINE);
+        let set = set.await;
         if let Err(error) = &set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }

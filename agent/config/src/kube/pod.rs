@@ -133,16 +133,19 @@ impl From<PodJson> for Pod {
     }
 }
 
-/// Whether the pod may be over once it has no processes. Behind an init container, which may have failed, the others
-/// say that they wait, and may never be started.
+/// Whether the pod may be over once it has no processes. Behind an init container that has failed the others say that they
+/// wait, and are never started; behind one that has not they may wait for an image.
 fn may_complete(spec: &Spec, status: &Status) -> bool {
     let statuses = [&status.container_statuses, &status.init_container_statuses];
     let mut waiting = statuses
         .into_iter()
         .flatten()
         .filter_map(|s| s.state.waiting.as_ref());
+    let terminated = |s: &ContainerStatusJson| s.state.terminated.as_ref().map(|t| t.exit_code);
+    let mut ends = status.init_container_statuses.iter().filter_map(terminated);
+    let has_failed = ends.any(|exit_code| exit_code != 0);
     matches!(spec.restart_policy.as_deref(), Some("Never" | "OnFailure"))
-        && waiting.all(|waiting| waiting.reason == "PodInitializing")
+        && waiting.all(|waiting| has_failed && waiting.reason == "PodInitializing")
 }
 
 fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {

@@ -89,10 +89,14 @@ const STATUS: Kept = Fields(&[
     ("allocatedResources", All),
 ]);
 const CONDITIONS: Kept = Fields(&[("type", All), ("status", All), ("lastTransitionTime", All)]);
+const STATE: Kept = Fields(&[
+    ("waiting", Fields(&[("reason", All)])),
+    ("terminated", Fields(&[("exitCode", All)])),
+]);
 const STATUSES: Kept = Fields(&[
     ("name", All),
     ("containerID", All),
-    ("state", Fields(&[("waiting", Fields(&[("reason", All)]))])),
+    ("state", STATE),
     ("allocatedResources", All),
     ("resources", RESOURCES),
 ]);

@@ -110,6 +110,14 @@ pub(super) struct ContainerStatusJson {
 pub(super) struct ContainerStateJson {
     /// Set while the container waits to be started.
     pub(super) waiting: Option<WaitingJson>,
+    /// Set when it has ended.
+    pub(super) terminated: Option<TerminatedJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct TerminatedJson {
+    pub(super) exit_code: i32,
 }
 
 #[derive(Default, Deserialize)]

@@ -150,15 +150,19 @@ fn the_status_names_containers_by_their_ids() {
 fn a_pod_may_complete_unless_a_container_waits_to_be_started() {
     let waits = |reason: &str| json!([{"name": "c", "state": {"waiting": {"reason": reason}}}]);
     let crashed = json!({"containerStatuses": waits("CrashLoopBackOff")});
-    // Its init container may have failed.
-    let behind = json!({"containerStatuses": waits("PodInitializing")});
+    let behind = |exit_code: i32| {
+        let ended = json!([{"name": "i", "state": {"terminated": {"exitCode": exit_code}}}]);
+        json!({"initContainerStatuses": ended, "containerStatuses": waits("PodInitializing")})
+    };
     let init = json!({"initContainerStatuses": waits("CrashLoopBackOff"), "containerStatuses": waits("PodInitializing")});
     let runs = json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}, {"name": "d", "state": null}]});
     for (policy, status, expected) in [
         (json!(null), json!(null), false),
         (json!("Always"), runs.clone(), false),
         (json!("Never"), json!(null), true),
-        (json!("Never"), behind, true),
+        (json!("Never"), behind(1), true),
+        // It may wait for an image.
+        (json!("Never"), behind(0), false),
         (json!("OnFailure"), runs, true),
         (json!("OnFailure"), crashed, false),
         (json!("OnFailure"), init, false),
