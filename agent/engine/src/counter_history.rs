@@ -59,6 +59,16 @@ impl CounterHistory {
         }
     }
 
+    /// Forgets all looks. Does not allocate.
+    pub fn forget(&mut self) {
+        self.grew.fill(0);
+        let looks = self.recent.iter_mut().chain(&mut self.older);
+        for look in looks.chain([&mut self.latest]) {
+            look.at = 0;
+            look.bytes.fill(UNKNOWN);
+        }
+    }
+
     /// Takes over what is known of the pods of an earlier table: of pairs of a position here and one there. Does not
     /// allocate.
     pub fn inherit(&mut self, before: &Self, pods: impl Iterator<Item = (usize, usize)> + Clone) {
@@ -183,6 +193,19 @@ mod tests {
         }
         assert_eq!(history.still_since(0, 100 << 20), None);
         assert_eq!(history.still_since(0, 40 << 20), Some(6 * SECOND));
+    }
+
+    #[test]
+    fn what_is_forgotten_makes_no_growth() {
+        let mut history = CounterHistory::new(1);
+        for second in 1..=3 {
+            history.note(second * SECOND, std::iter::once(second << 30));
+        }
+        history.forget();
+        assert_eq!(history.grew(), [0]);
+        history.note(9 * SECOND, std::iter::once(7 << 30));
+        assert_eq!((history.grew(), history.steadily(0)(0)), (&[0][..], 0));
+        assert_eq!(history.still_since(0, 7 << 30), None);
     }
 
     #[test]

@@ -186,6 +186,11 @@ impl Growers {
         (grown, steady.map_or(0, Grown::per_second))
     }
 
+    /// Forgets all cgroups.
+    pub fn forget(&mut self) {
+        self.watched.fill(Watched::default());
+    }
+
     /// Whether a cgroup was read not long ago.
     pub fn is_watched(&self, id: u64, now: u64) -> bool {
         self.find(id, now, FORGET_NS).is_some()

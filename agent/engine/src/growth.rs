@@ -362,6 +362,18 @@ impl Growth {
         self.all_windows().find(|grown| grown.elapsed >= shortest)
     }
 
+    /// The fastest growth per second over any window up to the shortest of at least so many nanoseconds: none of it has ended for
+    /// longer. `None` where nothing was seen for so long.
+    pub fn fastest_lately(&self, shortest: u64) -> Option<u64> {
+        let mut fastest = 0;
+        let mut windows = self.all_windows().map(|grown| {
+            fastest = grown.per_second().max(fastest);
+            (grown.elapsed, fastest)
+        });
+        let found = windows.find(|(elapsed, _)| *elapsed >= shortest)?;
+        Some(found.1)
+    }
+
     /// The growth over the shortest window of at least so many nanoseconds in which there was any, however small, or over
     /// the longest one where nothing was seen for so long; `None` where there is no growth.
     pub fn over(&self, shortest: u64) -> Option<Grown> {
@@ -529,6 +541,19 @@ mod tests {
     }
 
     /// A hundred MiB in a tenth of a second, and then nothing, or a step in each half second.
+    /// One of two that grow has ended a moment ago.
+    #[test]
+    fn the_fastest_growth_lately_is_without_what_has_ended() {
+        let mut growth = Growth::default();
+        for t in 0..=800 {
+            let amount = t * 80 * MIB / 1000 + t.min(500) * MIB / 2;
+            growth.observe(sample(1 + t * MS, amount), NOISE);
+        }
+        assert!(growth.fastest(NOISE) / MIB > 300);
+        assert_eq!(growth.fastest_lately(125 * MS).map(|g| g / MIB), Some(80));
+        assert_eq!(steady(80, 100).fastest_lately(125 * MS), None);
+    }
+
     #[test]
     fn a_growth_that_has_ended_is_not_taken_to_go_on() {
         let ends = |rest: u64, step: u64| {

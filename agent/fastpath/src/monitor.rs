@@ -279,6 +279,7 @@ impl MemoryMonitor {
             if self.in_flight.terminating_count() > 0 {
                 // The victim that is dying stays the published one.
                 self.published_at = 0;
+                self.read_pods_while_terminating(woken);
             } else {
                 self.publish_when_due(woken);
             }
@@ -294,6 +295,7 @@ impl MemoryMonitor {
         if late >= GAP_NS {
             let paces = self.scopes.iter_mut().map(|watched| &mut watched.pace);
             paces.for_each(|pace| pace.exclude_gap(late, now));
+            self.pods.forget_growth();
         }
     }
 

@@ -214,6 +214,8 @@ impl WatchedScope {
             let is_far = self.sample.guarded_available >= threshold.saturating_mul(2);
             let kernel = (is_v1 && is_far).then_some(self.sample.kernel);
             self.machine.set_baseline(kernel);
+        } else {
+            self.machine.lower_baseline();
         }
         if is_v1 {
             let slab = self.machine.slab_in(self.sample.kernel);

@@ -714,6 +714,25 @@ fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
     assert_eq!(is_known(4096), [true, true]);
 }
 
+/// A victim takes seconds to die: which pods grow then is known all the same.
+// R43
+#[test]
+fn pods_are_read_while_a_victim_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let pods = ["victim", "b"].map(|name| cgroup.running_pod(name));
+    setup.table = Box::new(PodTable::new(pods.to_vec()));
+    setup.trigger = Box::<Program>::default();
+    let mut watch = watch(setup);
+    let now = monotonic_ns();
+    watch.control.note_kill(by_manager(&pods[0], now));
+    cgroup.uses(450 * MIB, 450 * MIB);
+    watch.run_once(now);
+    assert_eq!(watch.in_flight.terminating_count(), 1);
+    assert!(!watch.pods.are_growers_old(now, 1));
+}
+
 /// It has to be killed before the fast path has heard of it: its threads are many. No other pod goes in its stead which
 /// policies spare.
 #[test]

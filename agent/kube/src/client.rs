@@ -40,8 +40,8 @@ pub const DEADLINE: Duration = Duration::from_secs(10);
 /// webhook for up to 30 s, goes on without it where it may fail (`failurePolicy: Ignore`), and answers within 34 s
 /// (`requestTimeoutUpperBound`). What is not waited for is not carried out.
 pub const ADMISSION_DEADLINE: Duration = Duration::from_secs(35);
-/// How long writes have that time after one that had no answer within the usual one. The first has not: on a connection
-/// that is dead it would be waited for in vain.
+/// How long writes have that time after one that had no answer within the usual one, until one has no answer within that
+/// either: not the first, and no more than every second, is waited for in vain on a connection that is dead.
 const SLOW_WRITES: Duration = Duration::from_secs(600);
 /// How long the start of an agent waits for what it can begin without: memory may be short at this moment.
 pub const PATIENCE_AT_START: Duration = Duration::from_millis(500);
@@ -275,7 +275,7 @@ pub struct ApiClient {
     certificates: Mutex<Renewal>,
     api_server: Vec<IpAddr>,
     shadow: watch::Sender<bool>,
-    /// When a write had no answer within [`DEADLINE`].
+    /// When a write had no answer within [`DEADLINE`]; `None` where the last one had none within [`ADMISSION_DEADLINE`].
     unanswered_write: Mutex<Option<Instant>>,
     is_forbidden_logged: AtomicBool,
     lacks_evictions: AtomicBool,
@@ -483,7 +483,7 @@ impl ApiClient {
         let answer = tokio::time::timeout(deadline, exchange(self.client(), request)).await;
         answer.unwrap_or_else(|_| {
             if is_usual_write {
-                *unanswered() = Some(Instant::now());
+                *unanswered() = (deadline == DEADLINE).then(Instant::now);
             }
             let reason = format!("no answer within {deadline:?}");
             Err(ApiError::Unanswered(reason))

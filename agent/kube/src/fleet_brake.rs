@@ -326,9 +326,11 @@ impl FleetBrake {
         let Some(state) = rules.next_state(published.state, fresh(&entries), now) else {
             return Ok(());
         };
-        // What is not known to be there might be weakened.
-        let unknown = || ApiError::Unanswered("the published state is not known yet".to_owned());
-        let version = published.resource_version.ok_or_else(unknown)?;
+        let Some(version) = published.resource_version else {
+            // What is not known to be there might be weakened.
+            self.published_map.note(Some("it is not known yet"));
+            return Ok(());
+        };
         self.pull(state, fresh(&entries), &version).await
     }
 

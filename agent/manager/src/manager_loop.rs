@@ -349,9 +349,7 @@ impl ManagerLoop {
         let short_since = self.planner.files_short_since();
         self.scanner
             .set_pressure(pressure.max().unwrap_or_default(), short_since);
-        if !resources.contains(&Resource::Pids) {
-            self.node.usage_collector.forget_processes();
-        }
+        self.node.usage_collector.forget_all_but(&resources);
         let deleted = self.node.find_running(!resources.is_empty());
         // Memory last: the files of a walk take the place of all that was known of its containers.
         for resource in resources.into_iter().rev() {

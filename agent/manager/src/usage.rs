@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -142,11 +142,16 @@ impl UsageCollector {
         }
     }
 
-    /// Process ids are not short: what was read of pods when they were is soon no longer true.
-    pub fn forget_processes(&mut self) {
-        self.usages
-            .values_mut()
-            .for_each(|usage| usage.processes = None);
+    /// Only these are short: what was read of pods when others were is soon no longer true. Files are walked again.
+    pub fn forget_all_but(&mut self, short: &BTreeSet<Resource>) {
+        for usage in self.usages.values_mut() {
+            if !short.contains(&Resource::Pids) {
+                usage.processes = None;
+            }
+            if !short.contains(&Resource::Memory) {
+                (usage.memory_working_set, usage.memory_shared) = (None, 0);
+            }
+        }
     }
 
     /// Reads once more what a pod that was just killed holds: memory, and processes until they are reaped. Of those that have

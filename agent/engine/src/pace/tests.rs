@@ -817,6 +817,23 @@ fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
     assert!(is_urgent(80, 100, 30), "another pod has begun to grow");
 }
 
+/// A pod has met its limit, and the growth of all is seen anew since an eviction: it is another pod's.
+// R43
+#[test]
+fn a_growth_of_before_bounds_none_of_a_moment() {
+    let mut pace = Pace::default();
+    let grows = |ms: u64| Shortage {
+        limited_growth: LimitedGrowth {
+            grown: 0,
+            growth: 1000 * MIB,
+            left: 0,
+        },
+        ..seen(395 + ms / 2, 0)
+    };
+    let (now, last) = looked(&mut pace, 1, 100, grows);
+    assert!(decision(&pace, now, &last).is_urgent());
+}
+
 /// The same where it is over so fast, or the agent has seen so little, that no growth was seen for a quarter of a
 /// second.
 #[test]

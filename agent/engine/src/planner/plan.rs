@@ -157,6 +157,13 @@ pub struct Plan {
     pub(super) awaiting_reclaim: Vec<Threshold>,
 }
 
+impl Plan {
+    /// The thresholds that call for action and wait for the reclaim.
+    pub fn awaiting_reclaim(&self) -> &[Threshold] {
+        &self.awaiting_reclaim
+    }
+}
+
 /// A threshold that asks for an eviction while no pod may go.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockedThreshold {

@@ -8,7 +8,10 @@ use evictd_engine::{
     limiter::EvictionKind,
     permit::LastResort,
     rank,
-    sampling::{Nearness, pod_readings},
+    sampling::{
+        Nearness,
+        pod_readings::{self, WHILE_TERMINATING_NS},
+    },
 };
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
@@ -39,6 +42,15 @@ impl MemoryMonitor {
         if is_near {
             self.pods.watch_near_limits(now, &self.scopes);
         }
+    }
+
+    /// While victims end the growth of pods is followed as before: the next decision asks for it.
+    pub(crate) fn read_pods_while_terminating(&mut self, now: u64) {
+        if self.pods.are_growers_old(now, WHILE_TERMINATING_NS) {
+            self.load_candidates(EvictionKind::Urgent, LastResort::None);
+            self.pods.watch_growers(WATCHED_BEFOREHAND);
+        }
+        self.pods.watch_near_limits(now, &self.scopes);
     }
 
     /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot

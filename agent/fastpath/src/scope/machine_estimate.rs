@@ -52,6 +52,12 @@ impl MachineEstimate {
         }
     }
 
+    /// The statistics do not lag, while memory is short: what was given back since is growth once it is taken again.
+    pub fn lower_baseline(&mut self) {
+        let now = self.read().map(|uses| uses.anonymous);
+        self.anonymous = self.anonymous.zip(now).map(|(before, now)| before.min(now));
+    }
+
     /// Begins to count here: days after the start the machine's slab has grown by more than any kernel memory, and all
     /// of that would count as reclaimable.
     fn begin(&mut self, kernel: u64, slab: u64) {

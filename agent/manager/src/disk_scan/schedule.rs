@@ -122,9 +122,13 @@ impl Schedule {
         self.known.values().any(is_older)
     }
 
-    /// Ratio of the thread's sleep to the time that it has worked.
+    /// Ratio of the thread's sleep to the time that it has worked. While a close walk waits for others these do not rest: what it
+    /// finds would be too uncertain again.
     pub fn rest(&self) -> u32 {
-        self.rest
+        match self.parked.iter().any(|scan| scan.is_close()) {
+            true => 0,
+            false => self.rest,
+        }
     }
 
     /// Chooses the next step: whose turn it is.
@@ -302,6 +306,7 @@ mod tests {
                 panic!("the huge one goes on");
             };
             schedule.walk_closely(walk.begin_closely(&MountPoints::default(), None));
+            assert_eq!(schedule.rest(), 0, "no other walk rests meanwhile");
             let now = begin + 60 * SECOND;
             schedule.follow(&targets(3), pressure, now);
             let turns = expected.map(|_| turn(&mut schedule, now, &[], Duration::from_secs(1)));

@@ -169,7 +169,7 @@ impl ManagerLoop {
         }
     }
 
-    /// Returns whether a threshold that the reclaim helps is short still, or not observed now.
+    /// Returns whether a threshold that has waited for the reclaim is short still, or not observed now.
     fn report_reclaimed(
         &mut self,
         waiting: &Waiting,
@@ -178,12 +178,8 @@ impl ManagerLoop {
         took: Duration,
     ) -> bool {
         let before = &waiting.before;
-        let layout = self.sources.layout();
-        let helped: Vec<_> = self
-            .planner
-            .thresholds()
-            .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
-            .collect();
+        let helped = waiting.plan.awaiting_reclaim().iter();
+        let helped: Vec<_> = helped.filter(|t| is_unresolved(t, before)).collect();
         let is_short = |t: &&Threshold| seen.get(t.signal).is_none() || is_unresolved(t, seen);
         let is_short = helped.iter().any(is_short);
         let mut freed: Vec<(Signal, i64)> = helped

@@ -715,7 +715,6 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
     }
 }
 
-/// `statfs` answers late, or not for long.
 /// Images and writable layers lie on a disk of their own, which is short; the largest pod has its files on the other one.
 fn two_disks() -> Node {
     let mut node = Node::new(vec![hard(IMAGES, 10 << 30), hard(DISK, 10 << 30)], false);
@@ -768,6 +767,7 @@ fn evictions_for_two_disks_keep_the_kubelets_pace() {
     }
 }
 
+/// `statfs` answers late, or not for long.
 // R5
 #[test]
 fn a_late_answer_begins_no_grace_period_anew() {

@@ -15,6 +15,22 @@ use super::PodReadings;
 use crate::{in_flight::InFlight, scope::WatchedScope};
 
 impl PodReadings {
+    /// Whether the pods that grow most were read so many nanoseconds ago, or earlier.
+    pub fn are_growers_old(&self, now: u64, nanos: u64) -> bool {
+        now.saturating_sub(self.growers_read_at) >= nanos
+    }
+
+    /// No pod was read for seconds: what has grown in that time may have ended since.
+    pub fn forget_growth(&mut self) {
+        let growers = [
+            &mut self.growers,
+            &mut self.growers_at_limit,
+            &mut self.limited_growers,
+        ];
+        growers.into_iter().for_each(Growers::forget);
+        self.table.history.forget();
+    }
+
     /// Reads in full the pods whose counters have grown most, also pods that may not be evicted.
     pub fn watch_growers(&mut self, most: usize) {
         let PodTable {
