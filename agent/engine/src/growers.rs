@@ -281,8 +281,9 @@ mod tests {
             growth(growers, 7, last * 20 * MS, 20 * MS)
         };
         assert_eq!(grew_after(&mut growers, 0..=50), 400);
-        assert_eq!(grew_after(&mut growers, 51..=75), 0);
-        assert_eq!(grew_after(&mut growers, 76..=400), 0);
+        assert!(grew_after(&mut growers, 51..=60) > 300, "it may go on");
+        assert_eq!(grew_after(&mut growers, 61..=103), 0);
+        assert_eq!(grew_after(&mut growers, 104..=400), 0);
     }
 
     // R43

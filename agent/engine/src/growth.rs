@@ -16,6 +16,8 @@ const WINDOWS: usize = 14;
 const SHORTEST_NS: u64 = 1_000_000;
 /// A growth may pause for [`PAUSE_NS`], or for this part of the window, before it counts as one that has ended.
 const PAUSE_PART: u64 = 8;
+/// That of one pod for longer: it may wait for a processor, and what all grow by over a quarter of a second has it in it as long.
+const POD_PAUSE_NS: u64 = SECOND / 2;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RecordedGrowth")]
@@ -320,7 +322,7 @@ impl Growth {
         let long = self
             .windows(noise)
             .filter(|g| g.elapsed >= shortest.min(known));
-        let goes_on = long.filter(|grown| !self.has_ended(*grown));
+        let goes_on = long.filter(|grown| !self.has_ended(*grown, POD_PAUSE_NS));
         let beyond = goes_on.map(beyond).filter(|grown| grown.amount >= noise);
         beyond.map(Grown::per_second).max().unwrap_or(0)
     }
@@ -360,18 +362,6 @@ impl Growth {
     /// so long.
     pub fn lately(&self, shortest: u64) -> Option<Grown> {
         self.all_windows().find(|grown| grown.elapsed >= shortest)
-    }
-
-    /// The fastest growth per second over any window up to the shortest of at least so many nanoseconds: none of it has ended for
-    /// longer. `None` where nothing was seen for so long.
-    pub fn fastest_lately(&self, shortest: u64) -> Option<u64> {
-        let mut fastest = 0;
-        let mut windows = self.all_windows().map(|grown| {
-            fastest = grown.per_second().max(fastest);
-            (grown.elapsed, fastest)
-        });
-        let found = windows.find(|(elapsed, _)| *elapsed >= shortest)?;
-        Some(found.1)
     }
 
     /// The growth over the shortest window of at least so many nanoseconds in which there was any, however small, or over
@@ -446,14 +436,14 @@ impl Growth {
             (time <= lasts(grown.elapsed)).then_some((time, grown))
         });
         // It compares windows: only those that last long enough are looked at.
-        let ends = ends.filter(|(_, grown)| !self.has_ended(*grown));
+        let ends = ends.filter(|(_, grown)| !self.has_ended(*grown, PAUSE_NS));
         ends.min_by_key(|(time, _)| *time)
     }
 
-    /// Whether a growth has ended: over the last part of its window it was an eighth as fast at most, and it does not come
-    /// in steps.
-    fn has_ended(&self, grown: Grown) -> bool {
-        let pause = PAUSE_NS.max(grown.elapsed / PAUSE_PART);
+    /// Whether a growth has ended: over the last part of its window, a `pause` at least, it was an eighth as fast at most, and
+    /// it does not come in steps.
+    fn has_ended(&self, grown: Grown, pause: u64) -> bool {
+        let pause = pause.max(grown.elapsed / PAUSE_PART);
         let mut parts = self.all_windows();
         let last_part = parts.find(|part| (pause..grown.elapsed).contains(&part.elapsed));
         last_part.is_some_and(|part| part.per_second() < grown.per_second() / PAUSE_PART)
@@ -541,19 +531,6 @@ mod tests {
     }
 
     /// A hundred MiB in a tenth of a second, and then nothing, or a step in each half second.
-    /// One of two that grow has ended a moment ago.
-    #[test]
-    fn the_fastest_growth_lately_is_without_what_has_ended() {
-        let mut growth = Growth::default();
-        for t in 0..=800 {
-            let amount = t * 80 * MIB / 1000 + t.min(500) * MIB / 2;
-            growth.observe(sample(1 + t * MS, amount), NOISE);
-        }
-        assert!(growth.fastest(NOISE) / MIB > 300);
-        assert_eq!(growth.fastest_lately(125 * MS).map(|g| g / MIB), Some(80));
-        assert_eq!(steady(80, 100).fastest_lately(125 * MS), None);
-    }
-
     #[test]
     fn a_growth_that_has_ended_is_not_taken_to_go_on() {
         let ends = |rest: u64, step: u64| {

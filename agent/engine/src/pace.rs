@@ -12,7 +12,6 @@ use crate::{
     growth::{Grown, Growth, Sample, grown_in},
     kubelet_times::MONITORING_INTERVAL_NS,
     pending::Pending,
-    rises::PAUSE_NS,
     shortage::{LimitedGrowth, SLOW_RETURN_NS, STATISTICS_ERROR, Shortage, URGENT_WITHIN_NS},
     units::{MS, SECOND, scaled, shift_by_gap},
 };
@@ -346,17 +345,9 @@ impl Pace {
         })
     }
 
-    /// The growth per second over a quarter of a second, or over as long as one was seen, without what has ended since; `None`
-    /// where none was.
+    /// The growth per second over a quarter of a second, or over as long as one was seen; `None` where none was.
     pub(crate) fn steady_growth(&self) -> Option<u64> {
-        let steady = self.growth.over(STEADY_NS)?.per_second();
-        let lately = self.growth.lately(PAUSE_NS).map(Grown::per_second);
-        Some(lately.map_or(steady, |lately| lately.min(steady)))
-    }
-
-    /// The fastest growth per second that goes on, as that of a pod does; `None` where that is not known.
-    pub(crate) fn present_growth(&self) -> Option<u64> {
-        self.growth.fastest_lately(PAUSE_NS)
+        self.growth.over(STEADY_NS).map(Grown::per_second)
     }
 
     /// Computes the time, in nanoseconds, since which the growth is compared with that of pods that have limits of

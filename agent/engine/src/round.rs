@@ -150,7 +150,7 @@ pub struct Round {
 /// The growth that a round has to end.
 #[derive(Clone, Copy, Debug)]
 struct GrowthRate {
-    /// Bytes per second, as far as it goes on.
+    /// Bytes per second.
     per_second: u64,
     /// See [`UrgentGrowth::steady`].
     steady: u64,
@@ -184,17 +184,14 @@ impl Round {
                 exhausted_in,
             } => {
                 let shortest = shortest_window(exhausted_in);
-                // What has ended counts for no pod either.
-                let pace = &self.pace_inputs.pace;
-                let [present, steady] = [pace.present_growth(), pace.steady_growth()]
-                    .map(|known| known.map_or(per_second, |known| known.min(per_second)));
+                let steady = self.pace_inputs.pace.steady_growth();
                 let urgent = GrowthRate {
-                    per_second: present,
-                    steady,
+                    per_second,
+                    steady: steady.map_or(per_second, |steady| steady.min(per_second)),
                     shortest,
                     by_counters: !for_growers,
                 };
-                self.evict_urgently(pods, per_second, urgent)
+                self.evict_urgently(pods, urgent)
             }
             Urgency::Paced { .. } => self.evict_one(pods),
         };
@@ -244,13 +241,13 @@ impl Round {
         Outcome::NoCandidates
     }
 
-    /// Evicts as many pods as it takes for memory to be back before nothing is left, at a growth of so many bytes `per_second`.
-    fn evict_urgently(&self, pods: &mut impl Pods, per_second: u64, growth: GrowthRate) -> Outcome {
+    /// Evicts as many pods as it takes for memory to be back before nothing is left.
+    fn evict_urgently(&self, pods: &mut impl Pods, growth: GrowthRate) -> Outcome {
         let growth_of_pods = {
             let loaded = pods.candidates();
             eligible_growth(loaded.candidates, loaded.history.grew())
         };
-        let mut relief = Relief::new(&self.pace_inputs, per_second, growth_of_pods);
+        let mut relief = Relief::new(&self.pace_inputs, growth.per_second, growth_of_pods);
         let mut evictions = UrgentEvictions {
             growth,
             for_growers: self.pace_inputs.is_for_growers(),
