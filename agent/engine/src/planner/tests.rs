@@ -362,6 +362,53 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     }
 }
 
+/// Where a soft threshold is met, growth was known for long before. After an eviction that of the node is seen anew: over less
+/// time than that of the bomb.
+// R43
+#[test]
+fn a_fork_bomb_that_has_just_begun_goes_second() {
+    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
+    let mut scene = process_ids_under(below_soft);
+    scene.pod("bomb", 10);
+    scene.pods.last_mut().unwrap().priority = 100;
+    for ms in (0..2150).step_by(20) {
+        let now = SECOND + ms * MS;
+        let forked = 20 * (ms - 2000).max(0);
+        if scene.gone.len() < 2 {
+            scene.tasks("bomb", 10 + forked.unsigned_abs());
+            scene.look(now, 3100 - forked, SECOND);
+        }
+    }
+    let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
+    assert_eq!(names, ["x00", "bomb"], "{:?}", scene.gone);
+}
+
+/// A fork bomb of a higher priority makes 700 a second. Another pod starts forty threads meanwhile, and no more.
+// R43
+#[test]
+fn a_pod_that_has_started_threads_does_not_go_for_a_fork_bomb() {
+    for start in (1000..1960).step_by(20) {
+        let mut scene = process_ids(1000);
+        scene.pod("bomb", 10);
+        scene.pods.last_mut().unwrap().priority = 100;
+        scene.pod("jvm", 10);
+        for ms in (0..2000).step_by(20) {
+            let now = SECOND + ms * MS;
+            let threads = if ms >= start { 40 } else { 0 };
+            scene.tasks("jvm", 10 + threads);
+            let forked = ms / 20 * 14;
+            scene.tasks("bomb", 10 + forked.unsigned_abs());
+            let available = 1700 - forked - threads.cast_signed() + scene.came(now);
+            scene.look(now, available, 50 * MS);
+            if scene.gone.len() == 2 {
+                break;
+            }
+        }
+        let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
+        assert_eq!(names, ["x00", "bomb"], "{start}: {:?}", scene.gone);
+    }
+}
+
 /// The node's rate is used up.
 // R38, R43
 #[test]

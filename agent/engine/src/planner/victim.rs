@@ -6,8 +6,10 @@ use crate::{
     Threshold, Timing,
     model::settings::Mode,
     pace::{Decision, PaceInputs, PaceProfile, Urgency},
+    planner::usage_growth::PodGrowth,
     select,
     select::{UrgentGrowth, goes_by_order_alone, pass_over_all_but_growers, pass_over_in_vain},
+    units::scaled,
 };
 
 impl Planner {
@@ -195,13 +197,13 @@ impl Planner {
         resource.is_of_files() && pods.any(|pod| !is_walked(pod))
     }
 
-    /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
-    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
+    /// Lists the growth of each pod that may be evicted and grows, with its UID.
+    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(PodGrowth, &'a str)> {
         let signal = threshold.signal;
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
-        let growers = node.pods.iter().filter(may_go).map(grew);
-        growers.filter(|(grew, _)| *grew > 0).collect()
+        let grew = |pod: &'a Pod| Some((self.usage_growth.of(signal, &pod.uid)?, &*pod.uid));
+        let growers = node.pods.iter().filter(may_go).filter_map(grew);
+        growers.filter(|(grew, _)| grew.lately > 0).collect()
     }
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
@@ -257,11 +259,11 @@ impl Planner {
             let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
             let growers = growing.pods.iter();
             let mut growers: Vec<(u64, usize)> = growers
-                .filter_map(|(grew, uid)| Some((*grew, position(*uid)?)))
+                .filter_map(|(grew, uid)| Some((grew.steady, position(*uid)?)))
                 .collect();
             let growth = UrgentGrowth {
                 per_second: growing.per_second,
-                steady: growing.per_second,
+                steady: growing.steady(),
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
                 exempts_growers: node.bounds.exempts_growers,
@@ -336,14 +338,25 @@ enum Excluded {
 pub(super) struct Growing<'a> {
     /// Growth of the signal per second.
     per_second: u64,
-    /// Growth per second of each pod that may be evicted and grows, with its UID.
-    pods: Vec<(u64, &'a str)>,
+    /// Growth of each pod that may be evicted and grows, with its UID.
+    pods: Vec<(PodGrowth, &'a str)>,
 }
 
 impl Growing<'_> {
+    /// What pods grow by together, each by what `of` it says.
+    fn sum(&self, of: impl Fn(&PodGrowth) -> u64) -> u64 {
+        let theirs = self.pods.iter().map(|(grew, _)| of(grew));
+        theirs.fold(0, u64::saturating_add)
+    }
+
+    /// See [`UrgentGrowth::steady`]: a burst is less over a longer time by as much as that of the pods.
+    fn steady(&self) -> u64 {
+        let lately = self.sum(|grew| grew.lately);
+        scaled(self.per_second, self.sum(|grew| grew.steady), lately)
+    }
+
     /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
     fn is_of_no_pods(&self) -> bool {
-        let theirs = self.pods.iter().map(|(grew, _)| *grew);
-        theirs.fold(0, u64::saturating_add) < self.per_second / 2
+        self.sum(|grew| grew.lately) < self.per_second / 2
     }
 }
