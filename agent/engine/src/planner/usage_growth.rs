@@ -47,6 +47,8 @@ pub struct PodGrowth {
     /// The same since the last eviction, if that is a shorter time: the growth of a signal is seen anew then. At least
     /// `steady`.
     pub lately: u64,
+    /// Start of the last walk but one, where walks have found the growth.
+    pub since_walk: Option<u64>,
 }
 
 impl UsageGrowth {
@@ -87,6 +89,7 @@ impl UsageGrowth {
             return Some(PodGrowth {
                 steady: grown.per_second(),
                 lately: grown.per_second(),
+                since_walk: Some(latest - grown.elapsed),
             });
         }
         let since_eviction = latest.saturating_sub(self.evicted_at[signal as usize]);
@@ -94,6 +97,7 @@ impl UsageGrowth {
         Some(PodGrowth {
             steady: over(STEADY_NS),
             lately: over(STEADY_NS.min(since_eviction)),
+            since_walk: None,
         })
     }
 

@@ -5,7 +5,7 @@ use crate::{
     Among, Candidate, Cause, EvictionDecision, Pod, PodUsage, Ranked, SelectionCriteria, Snapshot,
     Threshold, Timing,
     model::settings::Mode,
-    pace::{Decision, PaceInputs, PaceProfile, Urgency},
+    pace::{Decision, PaceInputs, PaceProfile, URGENT_USAGE_WAIT_NS, Urgency},
     planner::usage_growth::PodGrowth,
     select,
     select::{UrgentGrowth, goes_by_order_alone, pass_over_all_but_growers, pass_over_in_vain},
@@ -30,7 +30,7 @@ impl Planner {
         let allows_paced = node.bounds.allows_paced_for(resource)
             && !(resource.is_of_files() && self.pending.files_stay(now));
         if !allows_paced && !timing.urgency.is_urgent()
-            || self.awaits_usage(node, threshold, &timing)
+            || self.awaits_usage(node, threshold, &timing, growing.as_ref())
             || self.awaits_an_end(node, threshold, timing.urgency)
             || !timing
                 .pace_inputs
@@ -142,12 +142,13 @@ impl Planner {
         }
     }
 
-    /// Whether a decision waits: what the pods use is not known yet.
+    /// Whether a decision waits: what the pods use is not known yet, or which of them grow.
     pub(super) fn awaits_usage(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
         timing: &Timing,
+        growing: Option<&Growing<'_>>,
     ) -> bool {
         let met_since = self.paces.of(threshold).met_by_turns_since();
         let waits_for = met_since.and_then(|since| {
@@ -155,7 +156,10 @@ impl Planner {
             pace_inputs.waits_for_usage_since(timing.urgency, since)
         });
         let node = node.beyond_rate().unwrap_or(node);
-        waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
+        waits_for.is_some_and(|since| {
+            self.awaits_walks(node, threshold, since)
+                || growing.is_some_and(|growing| growing.awaits_walks(timing.urgency, since))
+        })
     }
 
     /// Whether a decision waits until it is known what becomes of a pod without processes: it may be over, or goes itself
@@ -358,5 +362,16 @@ impl Growing<'_> {
     /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
     fn is_of_no_pods(&self) -> bool {
         self.sum(|grew| grew.lately) < self.per_second / 2
+    }
+
+    /// Whether there is time for another walk of those that have grown since one from before a moment, and may have ended
+    /// that long ago.
+    fn awaits_walks(&self, urgency: Urgency, since: u64) -> bool {
+        let is_old = |grew: &PodGrowth| grew.since_walk.is_some_and(|began| began < since);
+        let old = self.sum(|grew| if is_old(grew) { grew.lately } else { 0 });
+        let is_soon = |in_ns: u64| in_ns <= URGENT_USAGE_WAIT_NS;
+        !matches!(urgency, Urgency::Urgent { exhausted_in, .. } if is_soon(exhausted_in))
+            && old > 0
+            && old >= self.per_second / 2
     }
 }
