@@ -50,7 +50,7 @@ const NET_WINDOW_NS: u64 = 16 * MS;
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
 /// The same where no more time than this is left until exhaustion: a full disk for a moment is less than the end of
 /// another pod.
-const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
+pub(crate) const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 /// Usage read up to this long before the threshold was met is recent enough.
 const USAGE_AGE_NS: u64 = 2 * SECOND;
 /// The agent, or the machine, stood still where a look came so much later than it was due, in nanoseconds. After a shorter

@@ -38,7 +38,9 @@ impl Planner {
             Mode::Kubelet => (!self.waits_as_kubelet(now, threshold.is_hard())).then_some(false),
             Mode::Evictd => self
                 .decide(now, node, threshold)
-                .filter(|(timing, _)| !self.awaits_usage(node, threshold, timing))
+                .filter(|(timing, growing)| {
+                    !self.awaits_usage(node, threshold, timing, growing.as_ref())
+                })
                 .map(|(timing, _)| timing.urgency.is_urgent()),
         };
         let urgent_only = !node.bounds.allows_paced_for(threshold.signal.resource());

@@ -362,6 +362,53 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     }
 }
 
+/// Where a soft threshold is met, growth was known for long before. After an eviction that of the node is seen anew: over less
+/// time than that of the bomb.
+// R43
+#[test]
+fn a_fork_bomb_that_has_just_begun_goes_second() {
+    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
+    let mut scene = process_ids_under(below_soft);
+    scene.pod("bomb", 10);
+    scene.pods.last_mut().unwrap().priority = 100;
+    for ms in (0..2150).step_by(20) {
+        let now = SECOND + ms * MS;
+        let forked = 20 * (ms - 2000).max(0);
+        if scene.gone.len() < 2 {
+            scene.tasks("bomb", 10 + forked.unsigned_abs());
+            scene.look(now, 3100 - forked, SECOND);
+        }
+    }
+    let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
+    assert_eq!(names, ["x00", "bomb"], "{:?}", scene.gone);
+}
+
+/// A fork bomb of a higher priority makes 700 a second. Another pod starts forty threads meanwhile, and no more.
+// R43
+#[test]
+fn a_pod_that_has_started_threads_does_not_go_for_a_fork_bomb() {
+    for start in (1000..1960).step_by(20) {
+        let mut scene = process_ids(1000);
+        scene.pod("bomb", 10);
+        scene.pods.last_mut().unwrap().priority = 100;
+        scene.pod("jvm", 10);
+        for ms in (0..2000).step_by(20) {
+            let now = SECOND + ms * MS;
+            let threads = if ms >= start { 40 } else { 0 };
+            scene.tasks("jvm", 10 + threads);
+            let forked = ms / 20 * 14;
+            scene.tasks("bomb", 10 + forked.unsigned_abs());
+            let available = 1700 - forked - threads.cast_signed() + scene.came(now);
+            scene.look(now, available, 50 * MS);
+            if scene.gone.len() == 2 {
+                break;
+            }
+        }
+        let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
+        assert_eq!(names, ["x00", "bomb"], "{start}: {:?}", scene.gone);
+    }
+}
+
 /// The node's rate is used up.
 // R38, R43
 #[test]
@@ -669,6 +716,63 @@ fn a_writer_that_walks_have_found_goes_at_machine_speed() {
     }
     assert!(is_ended(&scene), "{:?}", scene.gone);
     assert!(scene.gone.len() <= 3, "{:?}", scene.gone);
+}
+
+/// A pod of a high priority has written 850 MiB a second on average since its walk of a minute before. It has ended twenty
+/// seconds ago, and one of a lower priority writes now; or it goes on. Its second walk tells, unless too little is left.
+// R10, R43
+#[test]
+fn a_pod_that_has_written_does_not_go_for_one_that_writes() {
+    for (has_ended, walks_every, goes, at) in [
+        (true, 2000, "writer", 2500),
+        (false, 2000, "large", 2500),
+        (false, 60_000, "large", 6000),
+    ] {
+        let mut scene = Scene::new(Signal::NodeFsAvailable, 7 << 30, 500 << 30);
+        let met = 100 * SECOND;
+        let pods = [
+            ("x0", -100),
+            ("x1", -100),
+            ("x2", -100),
+            ("writer", 0),
+            ("large", 100),
+        ];
+        for (name, priority) in pods {
+            scene.pod(name, 0);
+            scene.pods.last_mut().unwrap().priority = priority;
+        }
+        let written = |name: &str, ms: i64| {
+            let (rate, from, to) = match (name, has_ended) {
+                ("writer", true) => (800, -5000, i64::MAX),
+                ("large", true) => (1275, -60_000, -20_000),
+                ("large", false) => (800, -60_000, i64::MAX),
+                _ => return 20 * MIB,
+            };
+            MIB + MIB * rate * (ms.min(to) - from).max(0).unsigned_abs() / 1000
+        };
+        for ms in (-2000..9000).step_by(250) {
+            let walked = match ms {
+                ..500 => -60_000,
+                _ => ms - (ms - 500) % walks_every,
+            };
+            for (name, _) in pods {
+                let began = met + walked * MS;
+                scene.walked(name, written(name, walked), began);
+            }
+            let now = met + ms * MS;
+            let free = (7 << 30) - 1 - ms * 800 * MIB.cast_signed() / 1000;
+            let available = free + scene.came(now);
+            scene.look(now, available, 250 * MS);
+            if scene.gone.len() == 2 {
+                break;
+            }
+        }
+        let went = scene
+            .gone
+            .iter()
+            .map(|(at, name, _)| (&**name, (at - met) / MS));
+        assert_eq!(went.collect::<Vec<_>>(), [("x0", 500), (goes, at)]);
+    }
 }
 
 /// Below the threshold for three seconds, then above it and below the minimum reclaim.

@@ -5,20 +5,23 @@ use std::collections::HashMap;
 use crate::{
     Signal,
     growers::STEADY_NS,
+    growth::{Growth, Sample},
     kubelet_times::MONITORING_INTERVAL_NS,
-    units::{SECOND, scaled},
 };
 
-/// Usage of each pod at two moments, in the signal's unit. Times are nanoseconds of one clock.
+/// Growth of each pod's usage, in the signal's unit. Times are nanoseconds of one clock.
 #[derive(Clone, Debug, Default)]
 pub struct UsageGrowth {
     pods: [HashMap<String, Seen>; Signal::ALL.len()],
+    /// When a pod was last evicted for each signal.
+    evicted_at: [u64; Signal::ALL.len()],
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Seen {
-    begin: Use,
-    latest: Use,
+    growth: Box<Growth>,
+    of_walk: bool,
+    is_whole: bool,
     /// The last look.
     noted: u64,
 }
@@ -36,47 +39,73 @@ pub struct Use {
     pub is_whole: bool,
 }
 
+/// What a pod grows by per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodGrowth {
+    /// Over a quarter of a second at least, where it is known for so long, or between the last two walks.
+    pub steady: u64,
+    /// The same since the last eviction, if that is a shorter time: the growth of a signal is seen anew then. At least
+    /// `steady`.
+    pub lately: u64,
+    /// Start of the last walk but one, where walks have found the growth.
+    pub since_walk: Option<u64>,
+}
+
 impl UsageGrowth {
     /// A look finds that a pod uses so much, or has used it a while ago.
     pub fn note(&mut self, signal: Signal, uid: &str, now: u64, used: Use) {
         let pods = &mut self.pods[signal as usize];
-        let Some(seen) = pods.get_mut(uid) else {
+        if pods
+            .get(uid)
+            .is_none_or(|seen| seen.is_whole != used.is_whole)
+        {
             let new = Seen {
-                begin: used,
-                latest: used,
+                growth: Box::default(),
+                of_walk: used.of_walk,
+                is_whole: used.is_whole,
                 noted: now,
             };
             pods.insert(uid.to_owned(), new);
-            return;
-        };
-        seen.noted = now;
-        if used.is_whole != seen.latest.is_whole {
-            (seen.begin, seen.latest) = (used, used);
-            return;
         }
-        if used.time <= seen.latest.time {
-            return;
+        if let Some(seen) = pods.get_mut(uid) {
+            (seen.of_walk, seen.noted) = (used.of_walk, now);
+            let sample = Sample {
+                time: used.time,
+                amount: used.usage,
+                ..Sample::default()
+            };
+            seen.growth.observe(sample, 1);
         }
-        if seen.latest.time - seen.begin.time >= STEADY_NS {
-            seen.begin = seen.latest;
-        }
-        seen.latest = used;
     }
 
-    /// Computes the growth of a pod per second; 0 where it is not known.
-    pub fn of(&self, signal: Signal, uid: &str) -> u64 {
-        self.pods[signal as usize].get(uid).map_or(0, |seen| {
-            let grown = seen.latest.usage.saturating_sub(seen.begin.usage);
-            scaled(grown, SECOND, seen.latest.time - seen.begin.time)
+    /// Computes the growth of a pod per second; `None` where it is not known. Growth that has ended is none.
+    pub fn of(&self, signal: Signal, uid: &str) -> Option<PodGrowth> {
+        let Seen {
+            growth, of_walk, ..
+        } = self.pods[signal as usize].get(uid)?;
+        let latest = growth.latest()?;
+        if *of_walk {
+            let grown = growth.lately(STEADY_NS)?;
+            return Some(PodGrowth {
+                steady: grown.per_second(),
+                lately: grown.per_second(),
+                since_walk: Some(latest - grown.elapsed),
+            });
+        }
+        let since_eviction = latest.saturating_sub(self.evicted_at[signal as usize]);
+        let over = |shortest| growth.fastest_beyond(shortest, 1);
+        Some(PodGrowth {
+            steady: over(STEADY_NS),
+            lately: over(STEADY_NS.min(since_eviction)),
+            since_walk: None,
         })
     }
 
-    /// A pod was evicted for signals. Their growth is seen anew, and so is that of the pods; walks of files are too rare for
-    /// that.
-    pub fn begin_anew(&mut self, is_of: impl Fn(Signal) -> bool) {
-        for (signal, pods) in Signal::ALL.into_iter().zip(&mut self.pods) {
+    /// A pod was evicted for signals at a moment. Their growth is seen anew.
+    pub fn note_eviction(&mut self, at: u64, is_of: impl Fn(Signal) -> bool) {
+        for (signal, evicted_at) in Signal::ALL.into_iter().zip(&mut self.evicted_at) {
             if is_of(signal) {
-                pods.retain(|_, seen| seen.latest.of_walk);
+                *evicted_at = at;
             }
         }
     }
@@ -92,6 +121,67 @@ impl UsageGrowth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::{MS, SECOND};
+
+    /// A pod uses so much now, as is counted.
+    fn count(growth: &mut UsageGrowth, signal: Signal, uid: &str, now: u64, usage: u64) {
+        let used = Use {
+            time: now,
+            usage,
+            of_walk: false,
+            is_whole: true,
+        };
+        growth.note(signal, uid, now, used);
+    }
+
+    /// A pod starts forty threads at once, and no more. Another one starts fourteen at each look. A pod goes meanwhile.
+    // R43
+    #[test]
+    fn threads_that_started_together_are_little_beside_a_growth_that_goes_on() {
+        let signal = Signal::PidAvailable;
+        for (start, evicted) in (260..600)
+            .step_by(20)
+            .flat_map(|s| [(s, 0), (s, s - 20), (s, s + 80)])
+        {
+            let mut growth = UsageGrowth::default();
+            for ms in (0..1600).step_by(20) {
+                let now = (1000 + ms) * MS;
+                let started = if ms >= start { 40 } else { 0 };
+                count(&mut growth, signal, "started", now, 10 + started);
+                count(&mut growth, signal, "grows", now, 10 + ms / 20 * 14);
+                if ms == evicted {
+                    growth.note_eviction(now, |_| true);
+                }
+                let steady = |uid| growth.of(signal, uid).unwrap().steady;
+                let case = (start, evicted, ms);
+                if ms > 0 {
+                    assert_eq!(steady("grows"), 700, "{case:?}");
+                }
+                assert!(steady("started") < 700 / 2, "{case:?}");
+                if ms > start + 260 {
+                    assert_eq!(steady("started"), 0, "{case:?}");
+                }
+            }
+        }
+    }
+
+    /// The growth of the signal is known since the eviction only.
+    // R43
+    #[test]
+    fn a_growth_that_begins_about_an_eviction_is_seen_in_full() {
+        let signal = Signal::PidAvailable;
+        let mut growth = UsageGrowth::default();
+        for ms in (0..=560).step_by(20) {
+            if ms == 520 {
+                growth.note_eviction((1000 + ms) * MS, |_| true);
+            }
+            let tasks = 10 + ms.saturating_sub(480) * 20;
+            count(&mut growth, signal, "bomb", (1000 + ms) * MS, tasks);
+        }
+        let PodGrowth { steady, lately, .. } = growth.of(signal, "bomb").unwrap();
+        assert_eq!(lately, 20_000);
+        assert!((4000..8000).contains(&steady), "{steady}");
+    }
 
     #[test]
     fn what_a_first_walk_finds_has_not_grown() {
@@ -106,7 +196,7 @@ mod tests {
                 is_whole,
             };
             growth.note(signal, "pod", now * SECOND, used);
-            growth.of(signal, "pod")
+            growth.of(signal, "pod").map_or(0, |grown| grown.steady)
         };
         // The walk began before the last look that knew nothing of the pod's files.
         assert_eq!(note(2, 2 * SECOND, 0, false), 0);
@@ -119,18 +209,18 @@ mod tests {
     fn an_eviction_for_another_disk_leaves_the_growth_of_inodes() {
         let signals = [Signal::NodeFsInodesFree, Signal::ImageFsInodesFree];
         let mut growth = UsageGrowth::default();
-        for second in 1..=2 {
-            let used = Use {
-                time: second * SECOND,
-                usage: 100 * second,
-                of_walk: false,
-                is_whole: true,
-            };
+        let mut see = |ms: u64, inodes: u64| {
             for signal in signals {
-                growth.note(signal, "pod", second * SECOND, used);
+                count(&mut growth, signal, "pod", ms * MS, inodes);
             }
+            if ms == 2000 {
+                growth.note_eviction(ms * MS, |signal| signal == signals[0]);
+            }
+        };
+        for (ms, inodes) in [(1000, 100), (2000, 200), (2020, 240)] {
+            see(ms, inodes);
         }
-        growth.begin_anew(|signal| signal == signals[0]);
-        assert_eq!(signals.map(|signal| growth.of(signal, "pod")), [0, 100]);
+        let lately = |signal| growth.of(signal, "pod").unwrap().lately;
+        assert_eq!(signals.map(lately), [2000, 140_000 / 1020]);
     }
 }

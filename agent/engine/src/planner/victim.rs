@@ -5,9 +5,11 @@ use crate::{
     Among, Candidate, Cause, EvictionDecision, Pod, PodUsage, Ranked, SelectionCriteria, Snapshot,
     Threshold, Timing,
     model::settings::Mode,
-    pace::{Decision, PaceInputs, PaceProfile, Urgency},
+    pace::{Decision, PaceInputs, PaceProfile, URGENT_USAGE_WAIT_NS, Urgency},
+    planner::usage_growth::PodGrowth,
     select,
     select::{UrgentGrowth, goes_by_order_alone, pass_over_all_but_growers, pass_over_in_vain},
+    units::scaled,
 };
 
 impl Planner {
@@ -28,7 +30,7 @@ impl Planner {
         let allows_paced = node.bounds.allows_paced_for(resource)
             && !(resource.is_of_files() && self.pending.files_stay(now));
         if !allows_paced && !timing.urgency.is_urgent()
-            || self.awaits_usage(node, threshold, &timing)
+            || self.awaits_usage(node, threshold, &timing, growing.as_ref())
             || self.awaits_an_end(node, threshold, timing.urgency)
             || !timing
                 .pace_inputs
@@ -140,12 +142,13 @@ impl Planner {
         }
     }
 
-    /// Whether a decision waits: what the pods use is not known yet.
+    /// Whether a decision waits: what the pods use is not known yet, or which of them grow.
     pub(super) fn awaits_usage(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
         timing: &Timing,
+        growing: Option<&Growing<'_>>,
     ) -> bool {
         let met_since = self.paces.of(threshold).met_by_turns_since();
         let waits_for = met_since.and_then(|since| {
@@ -153,7 +156,10 @@ impl Planner {
             pace_inputs.waits_for_usage_since(timing.urgency, since)
         });
         let node = node.beyond_rate().unwrap_or(node);
-        waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
+        waits_for.is_some_and(|since| {
+            self.awaits_walks(node, threshold, since)
+                || growing.is_some_and(|growing| growing.awaits_walks(timing.urgency, since))
+        })
     }
 
     /// Whether a decision waits until it is known what becomes of a pod without processes: it may be over, or goes itself
@@ -195,13 +201,13 @@ impl Planner {
         resource.is_of_files() && pods.any(|pod| !is_walked(pod))
     }
 
-    /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
-    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
+    /// Lists the growth of each pod that may be evicted and grows, with its UID.
+    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(PodGrowth, &'a str)> {
         let signal = threshold.signal;
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
-        let growers = node.pods.iter().filter(may_go).map(grew);
-        growers.filter(|(grew, _)| *grew > 0).collect()
+        let grew = |pod: &'a Pod| Some((self.usage_growth.of(signal, &pod.uid)?, &*pod.uid));
+        let growers = node.pods.iter().filter(may_go).filter_map(grew);
+        growers.filter(|(grew, _)| grew.lately > 0).collect()
     }
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
@@ -257,11 +263,11 @@ impl Planner {
             let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
             let growers = growing.pods.iter();
             let mut growers: Vec<(u64, usize)> = growers
-                .filter_map(|(grew, uid)| Some((*grew, position(*uid)?)))
+                .filter_map(|(grew, uid)| Some((grew.steady, position(*uid)?)))
                 .collect();
             let growth = UrgentGrowth {
                 per_second: growing.per_second,
-                steady: growing.per_second,
+                steady: growing.steady(),
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
                 exempts_growers: node.bounds.exempts_growers,
@@ -336,14 +342,36 @@ enum Excluded {
 pub(super) struct Growing<'a> {
     /// Growth of the signal per second.
     per_second: u64,
-    /// Growth per second of each pod that may be evicted and grows, with its UID.
-    pods: Vec<(u64, &'a str)>,
+    /// Growth of each pod that may be evicted and grows, with its UID.
+    pods: Vec<(PodGrowth, &'a str)>,
 }
 
 impl Growing<'_> {
+    /// What pods grow by together, each by what `of` it says.
+    fn sum(&self, of: impl Fn(&PodGrowth) -> u64) -> u64 {
+        let theirs = self.pods.iter().map(|(grew, _)| of(grew));
+        theirs.fold(0, u64::saturating_add)
+    }
+
+    /// See [`UrgentGrowth::steady`]: a burst is less over a longer time by as much as that of the pods.
+    fn steady(&self) -> u64 {
+        let lately = self.sum(|grew| grew.lately);
+        scaled(self.per_second, self.sum(|grew| grew.steady), lately)
+    }
+
     /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
     fn is_of_no_pods(&self) -> bool {
-        let theirs = self.pods.iter().map(|(grew, _)| *grew);
-        theirs.fold(0, u64::saturating_add) < self.per_second / 2
+        self.sum(|grew| grew.lately) < self.per_second / 2
+    }
+
+    /// Whether there is time for another walk of those that have grown since one from before a moment, and may have ended
+    /// that long ago.
+    fn awaits_walks(&self, urgency: Urgency, since: u64) -> bool {
+        let is_old = |grew: &PodGrowth| grew.since_walk.is_some_and(|began| began < since);
+        let old = self.sum(|grew| if is_old(grew) { grew.lately } else { 0 });
+        let is_soon = |in_ns: u64| in_ns <= URGENT_USAGE_WAIT_NS;
+        !matches!(urgency, Urgency::Urgent { exhausted_in, .. } if is_soon(exhausted_in))
+            && old > 0
+            && old >= self.per_second / 2
     }
 }
