@@ -158,7 +158,7 @@ mod tests {
                     assert_eq!(steady("grows"), 700, "{case:?}");
                 }
                 assert!(steady("started") < 700 / 2, "{case:?}");
-                if ms > start + 260 {
+                if ms > start + 1030 {
                     assert_eq!(steady("started"), 0, "{case:?}");
                 }
             }
