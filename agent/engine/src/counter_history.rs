@@ -10,10 +10,6 @@ const STEADY_NS: u64 = 100 * MS;
 const JUMPS: u64 = 4;
 /// Least age difference between `latest` and each entry of `older`, in nanoseconds.
 const OLDER_NS: u64 = SECOND;
-/// A growth that was so many times as fast before has ended, where it would have made so many bytes since: a pod may wait for a
-/// processor.
-const PAUSE_PART: u64 = 8;
-const PAUSED: u64 = 16 << 20;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
 const STILL: u64 = 1 << 20;
 
@@ -129,15 +125,9 @@ impl CounterHistory {
             past.at > 0 && elapsed(past) >= STEADY_NS && all >= jump.saturating_mul(JUMPS)
         };
         let past = self.recent.iter().chain(&self.older).find(is_enough);
-        let [_, recent] = &self.recent;
         move |position| {
             past.map_or(0, |past| {
-                let growth = scaled(grown(past, position), SECOND, elapsed(past));
-                let goes_on_by = scaled(growth, elapsed(recent), SECOND);
-                let has_ended = recent.at > past.at
-                    && goes_on_by >= jump.saturating_mul(2).max(PAUSED)
-                    && grown(recent, position) < goes_on_by / PAUSE_PART;
-                if has_ended { 0 } else { growth }
+                scaled(grown(past, position), SECOND, elapsed(past))
             })
         }
     }
@@ -262,19 +252,6 @@ mod tests {
             slow.iter().all(|slow| (5..=8).contains(&(slow >> 20))),
             "{slow:?}"
         );
-        // A pod has loaded its data until 0.7 s ago.
-        let mut history = CounterHistory::new(62);
-        for look in 1..=400 {
-            let ms = look * 10;
-            let loaded = ms.min(3300) * 2000 * STILL / 1000;
-            let slow = ms * 2 * STILL / 1000;
-            let pods = [loaded, slow].into_iter().chain([slow; 60]);
-            history.note(ms * MS, pods);
-        }
-        let [loaded, slow, ..] = steadily(&history)[..] else {
-            panic!("62 pods")
-        };
-        assert_eq!((loaded, slow >> 20), (0, 2));
         // Batches of CPUs alone.
         let mut history = CounterHistory::new(62);
         for look in 1..=400 {

@@ -474,9 +474,6 @@ impl Planner {
     /// A pod goes for a resource. `gets` says which signals of it get what the pod gives back; the others keep the kubelet's
     /// pace, and what they know of growth.
     fn note_eviction_of(&mut self, at: i64, resource: Resource, gets: impl Fn(Signal) -> bool) {
-        self.usage_growth.note_eviction(unsigned_ns(at), |signal| {
-            signal.resource() == resource && gets(signal)
-        });
         for (signal, pace) in self.paces.of_resource_mut(resource) {
             match gets(signal) {
                 true => pace.evicted(unsigned_ns(at)),

@@ -211,21 +211,15 @@ impl LimitedGrowth {
 
     /// Chooses between the growth of a cgroup that has a limit and that of the cgroups with limits `below` it. Where most
     /// of it is not theirs, what grows is new or has no limit, and the cgroup's own limit ends it. Together they use no more
-    /// than that lets them: containers without limits of their own have the pod's each. It says nothing where one of them
-    /// grows by what another gives back.
-    pub fn or_of_those_below(self, below: Self) -> Self {
+    /// than the `room` below that: containers without limits of their own have the pod's each.
+    pub fn or_of_those_below(self, below: Self, room: u64) -> Self {
         let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
         let are_known = is_theirs(below.grown, self.grown) && is_theirs(below.growth, self.growth);
         if !are_known {
             return self;
         }
-        let is_known = match self.growth {
-            0 => self.grown > 0,
-            growth => is_theirs(growth, below.growth),
-        };
-        let above = if is_known { self.left } else { u64::MAX };
         Self {
-            left: below.left.min(above),
+            left: below.left.min(room),
             ..below
         }
     }
@@ -250,14 +244,12 @@ mod tests {
         let container = LimitedGrowth::new(30, 120, 300);
         let both = container.merged(container);
         let pod = LimitedGrowth::new(60, 240, 300);
-        assert_eq!(pod.or_of_those_below(both).left, 300);
+        assert_eq!(pod.or_of_those_below(both, 300).left, 300);
         let unknown = LimitedGrowth::default();
-        assert_eq!(unknown.or_of_those_below(both), both);
-        // One container gives back nearly as much as the other takes.
-        let (net, takes) = [(2, 10), (230, 900)]
-            .map(|(grown, growth)| LimitedGrowth::new(grown, growth, 9000))
-            .into();
-        assert_eq!(net.or_of_those_below(takes), takes);
+        assert_eq!(unknown.or_of_those_below(both, u64::MAX), both);
+        // A third container gives back nearly as much.
+        let net = LimitedGrowth::new(2, 10, 300);
+        assert_eq!(net.or_of_those_below(both, 300).left, 300);
     }
 
     #[test]

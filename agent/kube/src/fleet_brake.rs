@@ -243,8 +243,9 @@ impl FleetBrake {
             };
             let is_restored = last.is_some_and(|last| last < self.begun);
             let answer = self.report(evicted, is_restored).await;
-            self.note_entries(&answer);
-            if answer.is_ok() {
+            let is_whole = answer == Ok(true);
+            self.note_entries(&answer.map(drop));
+            if is_whole {
                 // Evictions since then are for the next report.
                 reported = last;
                 look = None;
@@ -278,15 +279,16 @@ impl FleetBrake {
     }
 
     /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many. For one of
-    /// an earlier agent only if that is news: the brake may have been released since.
-    async fn report(&self, evicted: Timestamp, is_restored: bool) -> Result<(), ApiError> {
+    /// an earlier agent only if that is news: the brake may have been released since. `false`: it is to be pulled once it is known
+    /// what is published.
+    async fn report(&self, evicted: Timestamp, is_restored: bool) -> Result<bool, ApiError> {
         let rules = &self.config.rules;
         let now = Timestamp::now().as_second();
         let mut entries = self.entries().await?;
         let evicted_at = evicted.as_second();
         let is_known = |at: &i64| rules.counts(*at, now) && at.saturating_add(1) >= evicted_at;
         if is_restored && entries.get(&self.node).is_some_and(is_known) {
-            return Ok(());
+            return Ok(true);
         }
         let fresh = |entries: &BTreeMap<String, i64>| {
             let fresh = entries.values().filter(|at| rules.counts(**at, now));
@@ -320,18 +322,18 @@ impl FleetBrake {
             let request = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
             entries = self::entries(&self.client.call(&request).await?);
         } else if is_restored {
-            return Ok(());
+            return Ok(true);
         }
         let published = self.published();
         let Some(state) = rules.next_state(published.state, fresh(&entries), now) else {
-            return Ok(());
+            return Ok(true);
         };
         let Some(version) = published.resource_version else {
             // What is not known to be there might be weakened.
-            self.published_map.note(Some("it is not known yet"));
-            return Ok(());
+            return Ok(false);
         };
-        self.pull(state, fresh(&entries), &version).await
+        let pulled = self.pull(state, fresh(&entries), &version).await;
+        pulled.map(|()| true)
     }
 
     /// Publishes a state in place of the one of this `resourceVersion`.

@@ -331,7 +331,7 @@ impl DiskScanner {
             entries += STEP;
             let worked = began.elapsed();
             scan.worked += worked;
-            let rest = match scan.is_close() {
+            let rest = match scan.is_close() || schedule.awaits_close_walk(monotonic_ns()) {
                 true => 0,
                 false => schedule.rest(),
             };

@@ -142,7 +142,7 @@ impl UsageCollector {
         }
     }
 
-    /// Only these are short: what was read of pods when others were is soon no longer true. Files are walked again.
+    /// Only these are short: what was read of whole pods when others were is soon no longer true. Files are walked again.
     pub fn forget_all_but(&mut self, short: &BTreeSet<Resource>) {
         for usage in self.usages.values_mut() {
             if !short.contains(&Resource::Pids) {

@@ -383,6 +383,28 @@ fn a_fork_bomb_that_has_just_begun_goes_second() {
     assert_eq!(names, ["x00", "bomb"], "{:?}", scene.gone);
 }
 
+/// It comes in waves, each as high as the one before, and every other pod stands still.
+// R43
+#[test]
+fn a_fork_bomb_that_comes_in_waves_goes_second() {
+    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
+    let mut scene = process_ids_under(below_soft);
+    scene.pod("bomb", 10);
+    scene.pods.last_mut().unwrap().priority = 100;
+    for ms in (0..4000).step_by(20) {
+        let now = SECOND + ms * MS;
+        let forked = 20 * (ms % 500).min(100) * i64::from(ms % 500 < 200);
+        // The third wave is higher, and meets the threshold.
+        let forked = if ms < 1500 { forked / 2 } else { forked };
+        if scene.gone.len() < 2 {
+            scene.tasks("bomb", 10 + forked.unsigned_abs());
+            scene.look(now, 4100 - forked, SECOND);
+        }
+    }
+    let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
+    assert_eq!(names, ["x00", "bomb"], "{:?}", scene.gone);
+}
+
 /// A fork bomb of a higher priority makes 700 a second. Another pod starts forty threads meanwhile, and no more.
 // R43
 #[test]

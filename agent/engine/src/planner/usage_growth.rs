@@ -13,8 +13,6 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct UsageGrowth {
     pods: [HashMap<String, Seen>; Signal::ALL.len()],
-    /// When a pod was last evicted for each signal.
-    evicted_at: [u64; Signal::ALL.len()],
 }
 
 #[derive(Clone, Debug)]
@@ -44,9 +42,9 @@ pub struct Use {
 pub struct PodGrowth {
     /// Over a quarter of a second at least, where it is known for so long, or between the last two walks.
     pub steady: u64,
-    /// The same since the last eviction, if that is a shorter time: the growth of a signal is seen anew then. At least
-    /// `steady`.
-    pub lately: u64,
+    /// Over any time, what comes and goes included: after an eviction the growth of a signal is seen anew, and for a moment. At
+    /// least `steady`.
+    pub fastest: u64,
     /// Start of the last walk but one, where walks have found the growth.
     pub since_walk: Option<u64>,
 }
@@ -78,7 +76,7 @@ impl UsageGrowth {
         }
     }
 
-    /// Computes the growth of a pod per second; `None` where it is not known. Growth that has ended is none.
+    /// Computes the growth of a pod per second; `None` where it is not known. What is counted and has ended is no steady growth.
     pub fn of(&self, signal: Signal, uid: &str) -> Option<PodGrowth> {
         let Seen {
             growth, of_walk, ..
@@ -88,26 +86,15 @@ impl UsageGrowth {
             let grown = growth.lately(STEADY_NS)?;
             return Some(PodGrowth {
                 steady: grown.per_second(),
-                lately: grown.per_second(),
+                fastest: grown.per_second(),
                 since_walk: Some(latest - grown.elapsed),
             });
         }
-        let since_eviction = latest.saturating_sub(self.evicted_at[signal as usize]);
-        let over = |shortest| growth.fastest_beyond(shortest, 1);
         Some(PodGrowth {
-            steady: over(STEADY_NS),
-            lately: over(STEADY_NS.min(since_eviction)),
+            steady: growth.fastest_beyond(STEADY_NS, 1),
+            fastest: growth.fastest(1),
             since_walk: None,
         })
-    }
-
-    /// A pod was evicted for signals at a moment. Their growth is seen anew.
-    pub fn note_eviction(&mut self, at: u64, is_of: impl Fn(Signal) -> bool) {
-        for (signal, evicted_at) in Signal::ALL.into_iter().zip(&mut self.evicted_at) {
-            if is_of(signal) {
-                *evicted_at = at;
-            }
-        }
     }
 
     /// Forgets what was not noted in a monitoring interval.
@@ -134,26 +121,20 @@ mod tests {
         growth.note(signal, uid, now, used);
     }
 
-    /// A pod starts forty threads at once, and no more. Another one starts fourteen at each look. A pod goes meanwhile.
+    /// A pod starts forty threads at once, and no more. Another one starts fourteen at each look.
     // R43
     #[test]
     fn threads_that_started_together_are_little_beside_a_growth_that_goes_on() {
         let signal = Signal::PidAvailable;
-        for (start, evicted) in (260..600)
-            .step_by(20)
-            .flat_map(|s| [(s, 0), (s, s - 20), (s, s + 80)])
-        {
+        for start in (260..600).step_by(20) {
             let mut growth = UsageGrowth::default();
             for ms in (0..1600).step_by(20) {
                 let now = (1000 + ms) * MS;
                 let started = if ms >= start { 40 } else { 0 };
                 count(&mut growth, signal, "started", now, 10 + started);
                 count(&mut growth, signal, "grows", now, 10 + ms / 20 * 14);
-                if ms == evicted {
-                    growth.note_eviction(now, |_| true);
-                }
                 let steady = |uid| growth.of(signal, uid).unwrap().steady;
-                let case = (start, evicted, ms);
+                let case = (start, ms);
                 if ms > 0 {
                     assert_eq!(steady("grows"), 700, "{case:?}");
                 }
@@ -165,21 +146,19 @@ mod tests {
         }
     }
 
-    /// The growth of the signal is known since the eviction only.
     // R43
     #[test]
-    fn a_growth_that_begins_about_an_eviction_is_seen_in_full() {
+    fn a_growth_that_has_just_begun_is_seen_in_full() {
         let signal = Signal::PidAvailable;
         let mut growth = UsageGrowth::default();
-        for ms in (0..=560).step_by(20) {
-            if ms == 520 {
-                growth.note_eviction((1000 + ms) * MS, |_| true);
-            }
+        for ms in (0..=560_u64).step_by(20) {
             let tasks = 10 + ms.saturating_sub(480) * 20;
             count(&mut growth, signal, "bomb", (1000 + ms) * MS, tasks);
         }
-        let PodGrowth { steady, lately, .. } = growth.of(signal, "bomb").unwrap();
-        assert_eq!(lately, 20_000);
+        let PodGrowth {
+            steady, fastest, ..
+        } = growth.of(signal, "bomb").unwrap();
+        assert_eq!(fastest, 20_000);
         assert!((4000..8000).contains(&steady), "{steady}");
     }
 
@@ -203,24 +182,5 @@ mod tests {
         assert_eq!(note(3, SECOND, 10 * GIB, true), 0);
         let grown = note(6, 5 * SECOND, 12 * GIB, true);
         assert_eq!(grown, GIB / 2);
-    }
-
-    #[test]
-    fn an_eviction_for_another_disk_leaves_the_growth_of_inodes() {
-        let signals = [Signal::NodeFsInodesFree, Signal::ImageFsInodesFree];
-        let mut growth = UsageGrowth::default();
-        let mut see = |ms: u64, inodes: u64| {
-            for signal in signals {
-                count(&mut growth, signal, "pod", ms * MS, inodes);
-            }
-            if ms == 2000 {
-                growth.note_eviction(ms * MS, |signal| signal == signals[0]);
-            }
-        };
-        for (ms, inodes) in [(1000, 100), (2000, 200), (2020, 240)] {
-            see(ms, inodes);
-        }
-        let lately = |signal| growth.of(signal, "pod").unwrap().lately;
-        assert_eq!(signals.map(lately), [2000, 140_000 / 1020]);
     }
 }

@@ -207,7 +207,7 @@ impl Planner {
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
         let grew = |pod: &'a Pod| Some((self.usage_growth.of(signal, &pod.uid)?, &*pod.uid));
         let growers = node.pods.iter().filter(may_go).filter_map(grew);
-        growers.filter(|(grew, _)| grew.lately > 0).collect()
+        growers.filter(|(grew, _)| grew.fastest > 0).collect()
     }
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
@@ -262,12 +262,13 @@ impl Planner {
         if let Some(growing) = growing {
             let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
             let growers = growing.pods.iter();
+            let (steady, of) = growing.measure();
             let mut growers: Vec<(u64, usize)> = growers
-                .filter_map(|(grew, uid)| Some((grew.steady, position(*uid)?)))
+                .filter_map(|(grew, uid)| Some((of(grew), position(*uid)?)))
                 .collect();
             let growth = UrgentGrowth {
                 per_second: growing.per_second,
-                steady: growing.steady(),
+                steady,
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
                 exempts_growers: node.bounds.exempts_growers,
@@ -338,6 +339,9 @@ enum Excluded {
     AllButGrowers,
 }
 
+/// Growth of pods that comes in waves: less than this part of the fastest is steady.
+const WAVES: u64 = 8;
+
 /// A growth, and the pods that have it.
 pub(super) struct Growing<'a> {
     /// Growth of the signal per second.
@@ -353,22 +357,26 @@ impl Growing<'_> {
         theirs.fold(0, u64::saturating_add)
     }
 
-    /// See [`UrgentGrowth::steady`]: a burst is less over a longer time by as much as that of the pods.
-    fn steady(&self) -> u64 {
-        let lately = self.sum(|grew| grew.lately);
-        scaled(self.per_second, self.sum(|grew| grew.steady), lately)
+    /// See [`UrgentGrowth::steady`], and what of a pod is compared with it. A burst is less over a longer time by as much as that of
+    /// the pods. Where next to none of it is steady it comes in waves.
+    fn measure(&self) -> (u64, fn(&PodGrowth) -> u64) {
+        let (steady, fastest) = (self.sum(|g| g.steady), self.sum(|g| g.fastest));
+        match steady >= fastest / WAVES {
+            true => (scaled(self.per_second, steady, fastest), |g| g.steady),
+            false => (self.per_second, |g| g.fastest),
+        }
     }
 
     /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
     fn is_of_no_pods(&self) -> bool {
-        self.sum(|grew| grew.lately) < self.per_second / 2
+        self.sum(|grew| grew.fastest) < self.per_second / 2
     }
 
     /// Whether there is time for another walk of those that have grown since one from before a moment, and may have ended
     /// that long ago.
     fn awaits_walks(&self, urgency: Urgency, since: u64) -> bool {
         let is_old = |grew: &PodGrowth| grew.since_walk.is_some_and(|began| began < since);
-        let old = self.sum(|grew| if is_old(grew) { grew.lately } else { 0 });
+        let old = self.sum(|grew| if is_old(grew) { grew.fastest } else { 0 });
         let is_soon = |in_ns: u64| in_ns <= URGENT_USAGE_WAIT_NS;
         !matches!(urgency, Urgency::Urgent { exhausted_in, .. } if is_soon(exhausted_in))
             && old > 0

@@ -98,7 +98,7 @@ impl PodWalk {
     }
 
     /// Whether it has rested for too long by `now`, be it for others' walks.
-    fn has_rested(&self, now: u64) -> bool {
+    pub fn has_rested(&self, now: u64) -> bool {
         let took = now.saturating_sub(self.found.began);
         took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
     }

@@ -122,13 +122,15 @@ impl Schedule {
         self.known.values().any(is_older)
     }
 
-    /// Ratio of the thread's sleep to the time that it has worked. While a close walk waits for others these do not rest: what it
-    /// finds would be too uncertain again.
+    /// Ratio of the thread's sleep to the time that it has worked.
     pub fn rest(&self) -> u32 {
-        match self.parked.iter().any(|scan| scan.is_close()) {
-            true => 0,
-            false => self.rest,
-        }
+        self.rest
+    }
+
+    /// Whether a close walk waits for others: if these rested, what it finds would be too uncertain again. It may be already.
+    pub fn awaits_close_walk(&self, now: u64) -> bool {
+        let awaits = |scan: &PodWalk| scan.is_close() && !scan.has_rested(now);
+        self.parked.iter().any(|scan| awaits(scan))
     }
 
     /// Chooses the next step: whose turn it is.
@@ -306,7 +308,9 @@ mod tests {
                 panic!("the huge one goes on");
             };
             schedule.walk_closely(walk.begin_closely(&MountPoints::default(), None));
-            assert_eq!(schedule.rest(), 0, "no other walk rests meanwhile");
+            let began = evictd_sys::clock::monotonic_ns();
+            let awaits = [began, began + 60 * SECOND].map(|now| schedule.awaits_close_walk(now));
+            assert_eq!(awaits, [true, false], "it has waited for a minute");
             let now = begin + 60 * SECOND;
             schedule.follow(&targets(3), pressure, now);
             let turns = expected.map(|_| turn(&mut schedule, now, &[], Duration::from_secs(1)));

@@ -107,10 +107,11 @@ impl LimitedCgroups {
         self.list.iter().map(|one| &**one).enumerate()
     }
 
-    /// The growth that these limits will end, by what `growth` tells of the cgroup at a position. Does not allocate.
+    /// The growth that these limits will end, by what `growth` tells of the cgroup at a position: its growth, and the room below
+    /// its limit. Does not allocate.
     pub fn limited_growth(
         &self,
-        growth: &mut impl FnMut(usize, &LimitedCgroup) -> LimitedGrowth,
+        growth: &mut impl FnMut(usize, &LimitedCgroup) -> (LimitedGrowth, u64),
     ) -> LimitedGrowth {
         self.growth_below(None, growth)
     }
@@ -119,12 +120,13 @@ impl LimitedCgroups {
     fn growth_below(
         &self,
         above: Option<usize>,
-        growth: &mut impl FnMut(usize, &LimitedCgroup) -> LimitedGrowth,
+        growth: &mut impl FnMut(usize, &LimitedCgroup) -> (LimitedGrowth, u64),
     ) -> LimitedGrowth {
         let next_below = self.iter().zip(&self.above).filter(|(_, of)| **of == above);
         next_below.fold(LimitedGrowth::default(), |all, ((at, one), _)| {
             let below = self.growth_below(Some(at), growth);
-            all.merged(growth(at, one).or_of_those_below(below))
+            let (own, room) = growth(at, one);
+            all.merged(own.or_of_those_below(below, room))
         })
     }
 
@@ -306,11 +308,13 @@ mod tests {
                     .iter()
                     .position(|path| one.memory.path() == path)
                     .unwrap();
-                LimitedGrowth {
+                let left = [1000, 100, 10, 1][at];
+                let growth = LimitedGrowth {
                     grown: grows[at],
                     growth: grows[at],
-                    left: [1000, 100, 10, 1][at],
-                }
+                    left,
+                };
+                (growth, left)
             };
             limited.limited_growth(&mut growth).left
         };

@@ -81,15 +81,16 @@ impl PodReadings {
             let limited = &entry.limited;
             let mut read = |position, cgroup: &LimitedCgroup| {
                 let (id, now) = (cgroup.memory.id(), monotonic_ns());
+                let unknown = (LimitedGrowth::default(), u64::MAX);
                 if !growers.is_watched(id, now) {
-                    return LimitedGrowth::default();
+                    return unknown;
                 }
                 let Some(uses) = limited.read(position) else {
-                    return LimitedGrowth::default();
+                    return unknown;
                 };
                 growers.observe(id, now, uses.unreclaimable);
                 let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
-                LimitedGrowth::new(grown, growth, uses.left)
+                (LimitedGrowth::new(grown, growth, uses.left), uses.left)
             };
             bounded = bounded.merged(limited.limited_growth(&mut read));
         }
