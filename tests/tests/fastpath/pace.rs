@@ -891,19 +891,25 @@ fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, true, Some(2_000_000_000));
 }
 
+/// A pod `leaks` that requests so much, and neighbours that use more than they request.
+fn leak_beside_neighbours(name: &str, requests: &str) -> (Files, [Hog; 3]) {
+    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
+    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
+    pods.push(pod("leaks", requests));
+    let mut files = Files::of(name, 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    assert!(until(LONG, || files.scope().usage().unwrap() > 120 * MIB));
+    (files, neighbours)
+}
+
 /// The container stands still close to its limit, and then grows at full speed: the first look at that is a few milliseconds
 /// before the OOM killer acts.
 #[test]
 fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
     skip_if!(not_root());
-    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
-    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
-    pods.push(pod("leaks", "310Mi"));
-    let mut files = Files::of("pace-pause", 512, &json!(pods));
-    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let (files, mut neighbours) = leak_beside_neighbours("pace-pause", "310Mi");
     let scope = files.scope();
-    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
     let app = scope.child("leaks/app").unwrap();
     scope.limit_child("leaks/app", 300 * MIB).unwrap();
     let _agent = files.start(&[]);
@@ -918,14 +924,8 @@ fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
 #[test]
 fn a_growth_of_two_containers_up_to_their_pods_limit_costs_no_neighbour() {
     skip_if!(not_root());
-    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
-    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
-    pods.push(pod("leaks", "352Mi"));
-    let mut files = Files::of("pace-podlimit", 512, &json!(pods));
-    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let (files, mut neighbours) = leak_beside_neighbours("pace-podlimit", "352Mi");
     let scope = files.scope();
-    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
     let cgroups = ["leaks/app", "leaks/other", "leaks"];
     let containers = cgroups.map(|name| {
         let cgroup = scope.child(name).unwrap();

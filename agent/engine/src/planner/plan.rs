@@ -154,14 +154,7 @@ pub struct Plan {
     /// told once.
     pub files_stay: bool,
     /// The thresholds that call for action and wait for the reclaim.
-    pub(super) awaiting_reclaim: Vec<Threshold>,
-}
-
-impl Plan {
-    /// The thresholds that call for action and wait for the reclaim.
-    pub fn awaiting_reclaim(&self) -> &[Threshold] {
-        &self.awaiting_reclaim
-    }
+    pub awaiting_reclaim: Vec<Threshold>,
 }
 
 /// A threshold that asks for an eviction while no pod may go.

@@ -362,47 +362,40 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     }
 }
 
-/// Where a soft threshold is met, growth was known for long before. After an eviction that of the node is seen anew: over less
-/// time than that of the bomb.
+/// Of so many process ids that are free without it a pod of a high priority uses as many as `forked` says at each millisecond. A
+/// soft threshold has been met for long. The two pods that go first.
+fn first_beside_bomb(free: i64, length: i64, forked: impl Fn(i64) -> i64) -> Vec<String> {
+    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
+    let mut scene = process_ids_under(below_soft);
+    scene.pod("bomb", 10);
+    scene.pods.last_mut().unwrap().priority = 100;
+    for ms in (0..length).step_by(20) {
+        if scene.gone.len() < 2 {
+            scene.tasks("bomb", 10 + forked(ms).unsigned_abs());
+            scene.look(SECOND + ms * MS, free - forked(ms), SECOND);
+        }
+    }
+    scene.gone.into_iter().map(|(_, name, _)| name).collect()
+}
+
+/// Growth was known for long before. After an eviction that of the node is seen anew: over less time than that of the bomb.
 // R43
 #[test]
 fn a_fork_bomb_that_has_just_begun_goes_second() {
-    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
-    let mut scene = process_ids_under(below_soft);
-    scene.pod("bomb", 10);
-    scene.pods.last_mut().unwrap().priority = 100;
-    for ms in (0..2150).step_by(20) {
-        let now = SECOND + ms * MS;
-        let forked = 20 * (ms - 2000).max(0);
-        if scene.gone.len() < 2 {
-            scene.tasks("bomb", 10 + forked.unsigned_abs());
-            scene.look(now, 3100 - forked, SECOND);
-        }
-    }
-    let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
-    assert_eq!(names, ["x00", "bomb"], "{:?}", scene.gone);
+    let gone = first_beside_bomb(3100, 2150, |ms| 20 * (ms - 2000).max(0));
+    assert_eq!(gone, ["x00", "bomb"]);
 }
 
-/// It comes in waves, each as high as the one before, and every other pod stands still.
+/// It comes in waves, and every other pod stands still.
 // R43
 #[test]
 fn a_fork_bomb_that_comes_in_waves_goes_second() {
-    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
-    let mut scene = process_ids_under(below_soft);
-    scene.pod("bomb", 10);
-    scene.pods.last_mut().unwrap().priority = 100;
-    for ms in (0..4000).step_by(20) {
-        let now = SECOND + ms * MS;
-        let forked = 20 * (ms % 500).min(100) * i64::from(ms % 500 < 200);
-        // The third wave is higher, and meets the threshold.
-        let forked = if ms < 1500 { forked / 2 } else { forked };
-        if scene.gone.len() < 2 {
-            scene.tasks("bomb", 10 + forked.unsigned_abs());
-            scene.look(now, 4100 - forked, SECOND);
-        }
-    }
-    let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
-    assert_eq!(names, ["x00", "bomb"], "{:?}", scene.gone);
+    let gone = first_beside_bomb(4100, 4000, |ms| {
+        let wave = 20 * (ms % 500).min(100) * i64::from(ms % 500 < 200);
+        // The fourth wave is higher, and meets the threshold.
+        if ms < 1500 { wave / 2 } else { wave }
+    });
+    assert_eq!(gone, ["x00", "bomb"]);
 }
 
 /// A fork bomb of a higher priority makes 700 a second. Another pod starts forty threads meanwhile, and no more.

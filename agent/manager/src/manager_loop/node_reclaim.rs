@@ -178,7 +178,7 @@ impl ManagerLoop {
         took: Duration,
     ) -> bool {
         let before = &waiting.before;
-        let helped = waiting.plan.awaiting_reclaim().iter();
+        let helped = waiting.plan.awaiting_reclaim.iter();
         let helped: Vec<_> = helped.filter(|t| is_unresolved(t, before)).collect();
         let is_short = |t: &&Threshold| seen.get(t.signal).is_none() || is_unresolved(t, seen);
         let is_short = helped.iter().any(is_short);
