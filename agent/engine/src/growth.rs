@@ -304,12 +304,16 @@ impl Growth {
         seen.max().unwrap_or(0)
     }
 
-    /// The fastest growth that has not ended, beyond the highest amount that was sampled within a second before the window,
-    /// over the windows of at least `shortest` nanoseconds, or over the longest one where the amount is not known for so
-    /// long. What comes and goes within a second is no growth. Per second, and 0 where there is none.
+    /// The fastest growth that has not ended, over the windows of at least `shortest` nanoseconds, or over the longest one where
+    /// the amount is not known for so long. Per second, and 0 where there is none.
+    pub fn fastest_of_pod(&self, shortest: u64, noise: u64) -> u64 {
+        let seen = self.that_goes_on(shortest, noise).map(Grown::per_second);
+        seen.max().unwrap_or(0)
+    }
+
+    /// As [`Self::fastest_of_pod`], beyond the highest amount that was sampled within a second before the window: what comes and
+    /// goes within a second is no growth.
     pub fn fastest_beyond(&self, shortest: u64, noise: u64) -> u64 {
-        let known = self.all_windows().map(|grown| grown.elapsed);
-        let known = known.max().unwrap_or(0);
         let latest = self.latest.unwrap_or_default();
         let beyond = |grown: Grown| {
             let begin = latest.time - grown.elapsed;
@@ -319,12 +323,17 @@ impl Growth {
             let amount = grown.amount.min(latest.amount.saturating_sub(highest));
             Grown { amount, ..grown }
         };
-        let long = self
-            .windows(noise)
-            .filter(|g| g.elapsed >= shortest.min(known));
-        let goes_on = long.filter(|grown| !self.has_ended(*grown, POD_PAUSE_NS));
+        let goes_on = self.that_goes_on(shortest, noise);
         let beyond = goes_on.map(beyond).filter(|grown| grown.amount >= noise);
         beyond.map(Grown::per_second).max().unwrap_or(0)
+    }
+
+    /// The growth of a pod that has not ended, over each window of at least `shortest` nanoseconds, or over the longest one.
+    fn that_goes_on(&self, shortest: u64, noise: u64) -> impl Iterator<Item = Grown> {
+        let known = self.all_windows().map(|grown| grown.elapsed);
+        let shortest = shortest.min(known.max().unwrap_or(0));
+        let long = self.windows(noise).filter(move |g| g.elapsed >= shortest);
+        long.filter(|grown| !self.has_ended(*grown, POD_PAUSE_NS))
     }
 
     /// Nanoseconds until `headroom` is used up by net growth: the growth of others less what victims give back. Only

@@ -575,14 +575,6 @@ fn is_just_before(last: Option<u64>, now: u64) -> bool {
     last.is_some_and(|last| now < last.saturating_add(SETTLE_NS))
 }
 
-/// The shortest window, in nanoseconds, over which growth of memory was seen that uses up the headroom in `exhausted_in`.
-pub(crate) fn shortest_window(exhausted_in: u64) -> u64 {
-    match exhausted_in > UNCERTAIN_NS {
-        true => exhausted_in,
-        false => exhausted_in / EXTRAPOLATION,
-    }
-}
-
 /// How a decision is made, and how long something has to be short before a pod goes that is not urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -622,6 +614,15 @@ impl PaceProfile {
         match self {
             Self::Sustained | Self::Pids => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
             Self::Immediate | Self::Soft => 0,
+        }
+    }
+
+    /// The shortest window, in nanoseconds, over which growth was seen that uses up the headroom in `exhausted_in`.
+    pub(crate) fn shortest_window(self, exhausted_in: u64) -> u64 {
+        match self {
+            Self::Pids => exhausted_in / PIDS_EXTRAPOLATION,
+            Self::Sustained if exhausted_in > UNCERTAIN_NS => exhausted_in,
+            Self::Sustained | Self::Immediate | Self::Soft => exhausted_in / EXTRAPOLATION,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     growers::{Grower, Largest, MAX_GROWERS, WATCHED},
     limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
-    pace::{PaceInputs, Urgency, shortest_window},
+    pace::{PaceInputs, PaceProfile, Urgency},
     pending::Pending,
     permit::LastResort,
     round::relief::{NextVictim, Relief},
@@ -183,7 +183,7 @@ impl Round {
                 growth: per_second,
                 exhausted_in,
             } => {
-                let shortest = shortest_window(exhausted_in);
+                let shortest = PaceProfile::Sustained.shortest_window(exhausted_in);
                 let steady = self.pace_inputs.pace.steady_growth();
                 let urgent = GrowthRate {
                     per_second,

@@ -424,6 +424,27 @@ fn a_pod_that_has_started_threads_does_not_go_for_a_fork_bomb() {
     }
 }
 
+/// A daemon that may not go makes a thousand a second. A pod of a higher priority has started as many threads as it ever does.
+// R43
+#[test]
+fn a_growth_that_has_ended_makes_no_pod_the_main_grower() {
+    let [_, below_soft] = with_and_without_soft(hard(Signal::PidAvailable, 3000));
+    let mut scene = process_ids_under(below_soft);
+    scene.pod("jvm", 60);
+    scene.pods.last_mut().unwrap().priority = 100;
+    for ms in (0..3500).step_by(20) {
+        let threads = if ms < 500 { 0 } else { 1900 };
+        if scene.gone.len() < 2 {
+            scene.tasks("jvm", 60 + threads);
+            let now = SECOND + ms * MS;
+            let available = 5700 - ms - threads.cast_signed() + scene.came(now);
+            scene.look(now, available, 50 * MS);
+        }
+    }
+    let names: Vec<&str> = scene.gone.iter().map(|(_, name, _)| &**name).collect();
+    assert_eq!(names, ["x00", "x01"], "{:?}", scene.gone);
+}
+
 /// The node's rate is used up.
 // R38, R43
 #[test]

@@ -42,8 +42,8 @@ pub struct Use {
 pub struct PodGrowth {
     /// Over a quarter of a second at least, where it is known for so long, or between the last two walks.
     pub steady: u64,
-    /// Over any time, what comes and goes included: after an eviction the growth of a signal is seen anew, and for a moment. At
-    /// least `steady`.
+    /// Over no less time than the growth of the signal was seen, what comes and goes included: after an eviction that is a moment.
+    /// At least `steady`.
     pub fastest: u64,
     /// Start of the last walk but one, where walks have found the growth.
     pub since_walk: Option<u64>,
@@ -76,8 +76,9 @@ impl UsageGrowth {
         }
     }
 
-    /// Computes the growth of a pod per second; `None` where it is not known. What is counted and has ended is no steady growth.
-    pub fn of(&self, signal: Signal, uid: &str) -> Option<PodGrowth> {
+    /// Computes the growth of a pod per second; `None` where it is not known. What is counted and has ended is no growth. That of the
+    /// signal was seen over `shortest` nanoseconds at least.
+    pub fn of(&self, signal: Signal, uid: &str, shortest: u64) -> Option<PodGrowth> {
         let Seen {
             growth, of_walk, ..
         } = self.pods[signal as usize].get(uid)?;
@@ -90,9 +91,10 @@ impl UsageGrowth {
                 since_walk: Some(latest - grown.elapsed),
             });
         }
+        let steady = growth.fastest_beyond(STEADY_NS, 1);
         Some(PodGrowth {
-            steady: growth.fastest_beyond(STEADY_NS, 1),
-            fastest: growth.fastest(1),
+            steady,
+            fastest: growth.fastest_of_pod(shortest, 1).max(steady),
             since_walk: None,
         })
     }
@@ -133,7 +135,7 @@ mod tests {
                 let started = if ms >= start { 40 } else { 0 };
                 count(&mut growth, signal, "started", now, 10 + started);
                 count(&mut growth, signal, "grows", now, 10 + ms / 20 * 14);
-                let steady = |uid| growth.of(signal, uid).unwrap().steady;
+                let steady = |uid| growth.of(signal, uid, 0).unwrap().steady;
                 let case = (start, ms);
                 if ms > 0 {
                     assert_eq!(steady("grows"), 700, "{case:?}");
@@ -157,7 +159,7 @@ mod tests {
         }
         let PodGrowth {
             steady, fastest, ..
-        } = growth.of(signal, "bomb").unwrap();
+        } = growth.of(signal, "bomb", 0).unwrap();
         assert_eq!(fastest, 20_000);
         assert!((4000..8000).contains(&steady), "{steady}");
     }
@@ -175,7 +177,7 @@ mod tests {
                 is_whole,
             };
             growth.note(signal, "pod", now * SECOND, used);
-            growth.of(signal, "pod").map_or(0, |grown| grown.steady)
+            growth.of(signal, "pod", 0).map_or(0, |grown| grown.steady)
         };
         // The walk began before the last look that knew nothing of the pod's files.
         assert_eq!(note(2, 2 * SECOND, 0, false), 0);

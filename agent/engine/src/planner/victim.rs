@@ -121,24 +121,31 @@ impl Planner {
         threshold: &Threshold,
         urgency: Urgency,
     ) -> Option<Growing<'a>> {
-        let Urgency::Urgent { growth, .. } = urgency else {
+        let Urgency::Urgent {
+            growth,
+            exhausted_in,
+        } = urgency
+        else {
             return None;
         };
         let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
         let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
-        (!by_order).then(|| self.growing_by(growth, node, threshold))
+        (!by_order).then(|| self.growing_by(growth, exhausted_in, node, threshold))
     }
 
-    /// The pods that make a growth of so much per second, also where the node's rate is used up.
+    /// The pods that make a growth of so much per second, which ends in `exhausted_in` nanoseconds, also where the node's rate is
+    /// used up.
     fn growing_by<'a>(
         &self,
         per_second: u64,
+        exhausted_in: u64,
         node: Snapshot<'a>,
         threshold: &Threshold,
     ) -> Growing<'a> {
+        let shortest = profile_at_looks(threshold).shortest_window(exhausted_in);
         Growing {
             per_second,
-            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
+            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold, shortest),
         }
     }
 
@@ -177,10 +184,15 @@ impl Planner {
         {
             return false;
         }
-        let Urgency::Urgent { growth, .. } = urgency else {
+        let Urgency::Urgent {
+            growth,
+            exhausted_in,
+        } = urgency
+        else {
             return true;
         };
-        growth == 0 || self.growing_by(growth, node, threshold).is_of_no_pods()
+        let growing = || self.growing_by(growth, exhausted_in, node, threshold);
+        growth == 0 || growing().is_of_no_pods()
     }
 
     /// Whether the files of a pod that may go, or may be over, were not walked yet: it counts as one that uses nothing,
@@ -201,11 +213,20 @@ impl Planner {
         resource.is_of_files() && pods.any(|pod| !is_walked(pod))
     }
 
-    /// Lists the growth of each pod that may be evicted and grows, with its UID.
-    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(PodGrowth, &'a str)> {
-        let signal = threshold.signal;
+    /// Lists the growth of each pod that may be evicted and grows, with its UID. That of the signal was seen over `shortest`
+    /// nanoseconds at least.
+    fn growers<'a>(
+        &self,
+        node: Snapshot<'a>,
+        threshold: &Threshold,
+        shortest: u64,
+    ) -> Vec<(PodGrowth, &'a str)> {
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
-        let grew = |pod: &'a Pod| Some((self.usage_growth.of(signal, &pod.uid)?, &*pod.uid));
+        let grew = |pod: &'a Pod| {
+            let growth = &self.usage_growth;
+            let grew = growth.of(threshold.signal, &pod.uid, shortest)?;
+            Some((grew, &*pod.uid))
+        };
         let growers = node.pods.iter().filter(may_go).filter_map(grew);
         growers.filter(|(grew, _)| grew.fastest > 0).collect()
     }
