@@ -161,6 +161,7 @@ impl Planner {
         self.choices.exclude_gap(late, unsigned_ns(now));
         self.pressure.exclude_gap(signed(late), now);
         self.pending.exclude_gap(signed(late), now);
+        self.usage_growth.forget_counted();
     }
 
     /// Decides which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that

@@ -96,6 +96,11 @@ fn share_of(capacity: i64, share: f32) -> u64 {
 }
 
 impl Threshold {
+    /// All that says when it is met for the first time: a minimum reclaim counts only after an eviction.
+    pub(crate) fn bound(&self) -> (Signal, &ThresholdValue, Duration) {
+        (self.signal, &self.value, self.grace_period)
+    }
+
     /// Whether pods are evicted as soon as the threshold is met.
     pub fn is_hard(&self) -> bool {
         self.grace_period.is_zero()

@@ -76,6 +76,8 @@ struct PendingVictim {
     is_unreported: bool,
     /// The kernel has refused SIGKILL.
     is_refused: bool,
+    /// Shadow mode has chosen the pod, which was not evicted.
+    is_shadow: bool,
     /// Entry from before a hard choice of a pod that was asked to end.
     requested_before: Option<Box<Self>>,
     /// Amounts expected back, for each signal that was seen: what a pod is evicted for is not all that its end brings.
@@ -132,16 +134,16 @@ impl PendingVictims {
     }
 
     /// Takes note of a pod that the fast path or the kubelet has killed, as soon as that is seen; the fast path reports
-    /// it later.
+    /// it later. Whether it was none of the victims.
     pub(super) fn remember_seen(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         settings: &PlannerSettings,
         uid: &str,
-    ) {
+    ) -> bool {
         if self.was_killed(uid) {
-            return;
+            return false;
         }
         let victim = PendingVictim {
             is_unreported: true,
@@ -151,6 +153,7 @@ impl PendingVictims {
             ..PendingVictim::new(now)
         };
         self.victims.insert(uid.to_owned(), victim);
+        true
     }
 
     /// Takes note of a pod that has ended because another client deletes it: its files are to come. One that was a victim
@@ -173,22 +176,23 @@ impl PendingVictims {
     }
 
     /// Takes note of a pod that the fast path has killed, once it reports that. What was noted before stays: meanwhile
-    /// some has come.
+    /// some has come. Whether it was none of the victims.
     pub(super) fn remember_reported(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         settings: &PlannerSettings,
         uid: &str,
-    ) {
+    ) -> bool {
         let known = self.victims.get_mut(uid);
         if known.is_some_and(|victim| std::mem::take(&mut victim.is_unreported)) {
-            return;
+            return false;
         }
-        self.remember_seen(now, node, settings, uid);
+        let is_new = self.remember_seen(now, node, settings, uid);
         if let Some(victim) = self.victims.get_mut(uid) {
             victim.is_unreported = false;
         }
+        is_new
     }
 
     /// Takes over a pod that an earlier agent has chosen.
@@ -258,7 +262,7 @@ impl PendingVictims {
                 victim.is_dead = true;
                 // One that was asked did not need all of its time: what is left of it is due sooner.
                 victim.end = victim.end.min(now);
-                victim.files_since = victim.end;
+                victim.files_since = now;
             }
         }
         let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
@@ -306,7 +310,7 @@ impl PendingVictims {
         victims.sort_by_key(|v| (!v.is_dead, v.is_refused || v.is_requested, v.end));
         let (mut of_others, mut for_good, mut has_come) = (0, 0, false);
         for victim in &mut victims {
-            let is_late = now >= victim.deadline(signal.resource());
+            let is_late = victim.is_late(now, signal.resource());
             let mut expected = victim.expected.iter_mut();
             let Some(expected) = expected.find(|e| e.signal == signal) else {
                 continue;
@@ -442,6 +446,16 @@ impl PendingVictims {
     /// None of them goes.
     pub(super) fn clear(&mut self) {
         self.victims.clear();
+    }
+
+    pub(super) fn forget_shadow(&mut self) {
+        self.victims.retain(|_, victim| !victim.is_shadow);
+    }
+
+    pub(super) fn mark_shadow(&mut self, uid: &str) {
+        if let Some(victim) = self.victims.get_mut(uid) {
+            victim.is_shadow = true;
+        }
     }
 
     /// The kernel has refused SIGKILL for a pod: its end is not expected, and it is not chosen again for a while.
@@ -609,6 +623,7 @@ impl PendingVictim {
             is_dead: false,
             is_unreported: false,
             is_refused: false,
+            is_shadow: false,
             requested_before: None,
             expected: Vec::new(),
         }
@@ -630,17 +645,27 @@ impl PendingVictim {
         self.end.saturating_add(DEADLINE_NANOS)
     }
 
+    /// Whether the kubelet gives back what the victim holds of a resource, once the pod has ended.
+    fn is_of_kubelet(&self, resource: Resource) -> bool {
+        let outlives = |e: &Expected| e.shared > 0;
+        resource.is_of_files() || resource == Resource::Memory && self.expected.iter().any(outlives)
+    }
+
+    /// Whether what the victim holds of a resource comes no more, or comes unawaited. The kubelet has not begun to give it back
+    /// while the victim has processes.
+    fn is_late(&self, now: i64, resource: Resource) -> bool {
+        (self.is_dead || !self.is_of_kubelet(resource)) && now >= self.deadline(resource)
+    }
+
     /// Computes the time until which the victim counts as on its way for a resource.
     fn deadline(&self, resource: Resource) -> i64 {
-        let outlives = |e: &Expected| e.shared > 0;
-        match resource {
-            Resource::Memory if self.expected.iter().any(outlives) => {
-                return self.end.saturating_add(FILES_DEADLINE_NANOS);
-            }
-            Resource::Memory | Resource::Pids => return self.end.saturating_add(DEADLINE_NANOS),
-            Resource::EphemeralStorage | Resource::Inodes => {}
+        if !self.is_of_kubelet(resource) {
+            return self.end.saturating_add(DEADLINE_NANOS);
         }
         let since = self.end.max(self.files_since);
+        if resource == Resource::Memory {
+            return since.saturating_add(FILES_DEADLINE_NANOS);
+        }
         let longest = since.saturating_add(LONGEST_REMOVAL_NANOS);
         let going_on = self.files_came.saturating_add(DEADLINE_NANOS).min(longest);
         since.saturating_add(FILES_DEADLINE_NANOS).max(going_on)

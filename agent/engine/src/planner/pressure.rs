@@ -82,12 +82,18 @@ impl Pressure {
         }
     }
 
-    /// Replaces the thresholds. Those that were there before keep their history.
+    /// Replaces the thresholds. Those that were there before keep their history, also with another minimum reclaim.
     pub fn set_thresholds(&mut self, thresholds: Vec<Threshold>, transition_period: Duration) {
         let before = std::mem::take(&mut self.thresholds);
-        let track = |threshold| {
-            let known = before.iter().find(|tracked| tracked.threshold == threshold);
-            known.cloned().unwrap_or_else(|| Tracked::new(threshold))
+        let track = |threshold: Threshold| {
+            let known = |tracked: &&Tracked| tracked.threshold.bound() == threshold.bound();
+            match before.iter().find(known) {
+                Some(known) => Tracked {
+                    threshold,
+                    ..known.clone()
+                },
+                None => Tracked::new(threshold),
+            }
         };
         self.thresholds = thresholds.into_iter().map(track).collect();
         self.transition_period = transition_period;

@@ -445,6 +445,31 @@ fn a_growth_that_has_ended_makes_no_pod_the_main_grower() {
     assert_eq!(names, ["x00", "x01"], "{:?}", scene.gone);
 }
 
+/// The fast path kills a fork bomb for memory, and its tasks are there still when process IDs are short as well.
+// R43
+#[test]
+fn a_fork_bomb_that_was_killed_for_memory_takes_no_pod_with_it() {
+    let mut scene = process_ids(3000);
+    scene.pod("bomb", 10);
+    for ms in (0..800_i64).step_by(20) {
+        scene.tasks("bomb", 10 + 20 * ms.unsigned_abs());
+        scene.look(SECOND + ms * MS, 18_910 - 20 * ms, SECOND);
+    }
+    let observations = scene.seen(1800 * MS, 3130);
+    let node = Snapshot {
+        observations: &observations,
+        pods: &scene.pods,
+        usages: &scene.usages,
+        bounds: scene.bounds,
+    };
+    scene.planner.note_fastpath_kill(1800 * MS, node, "bomb");
+    for ms in (800..2000).step_by(20) {
+        let taken = if ms < 860 { 16_000 } else { 0 };
+        scene.look(SECOND + ms * MS, 18_900 - taken, SECOND);
+    }
+    assert_eq!(scene.gone, []);
+}
+
 /// The node's rate is used up.
 // R38, R43
 #[test]

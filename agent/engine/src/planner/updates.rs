@@ -19,7 +19,8 @@ impl Planner {
             for is_hard in [false, true] {
                 let of_it = |t: &&Threshold| t.signal == signal && t.is_hard() == is_hard;
                 let before = self.pressure.thresholds().filter(of_it);
-                if !before.eq(thresholds.iter().filter(of_it)) {
+                let now = thresholds.iter().filter(of_it);
+                if !before.map(Threshold::bound).eq(now.map(Threshold::bound)) {
                     self.paces.of_mut(signal, is_hard).reset();
                 }
             }
@@ -51,11 +52,11 @@ impl Planner {
     /// Shadow mode begins or ends: no pod that it has chosen was evicted, and no threshold was met before.
     pub fn change_shadow_mode(&mut self) {
         self.reported_in_shadow.clear();
-        self.forget_victims();
+        self.pending.forget_shadow();
         self.paces.reset();
     }
 
-    /// Forgets all victims, because no pod was evicted after all: shadow mode only reported it.
+    /// Forgets all victims, because no pod was evicted after all.
     pub fn forget_victims(&mut self) {
         self.pending.clear();
     }
@@ -65,8 +66,8 @@ impl Planner {
         self.reported_in_shadow.insert((signal, is_hard));
     }
 
-    /// Forgets the reports of shadow mode for thresholds that are no longer met, and, where there were any, all victims: they
-    /// are pods like any other under the next pressure. Whether there were any.
+    /// Forgets the reports of shadow mode for thresholds that are no longer met, and, where there were any, all pods that it has
+    /// chosen: they are pods like any other under the next pressure. Whether there were any.
     pub fn forget_shadow_reports(&mut self) -> bool {
         let before = self.reported_in_shadow.len();
         let pressure = &self.pressure;
@@ -78,7 +79,7 @@ impl Planner {
         });
         let were_any = self.reported_in_shadow.len() != before;
         if were_any {
-            self.forget_victims();
+            self.pending.forget_shadow();
         }
         were_any
     }
@@ -100,7 +101,7 @@ impl Planner {
         match outcome {
             KillOutcome::Killed => return,
             // It counts as a victim until the pressure is over.
-            KillOutcome::Shadow => {}
+            KillOutcome::Shadow => self.pending.mark_shadow(uid),
             KillOutcome::Refused(_) => {
                 self.pending.mark_refused(uid);
                 self.choices.roll_back(uid, true, &mut self.paces);
@@ -173,7 +174,16 @@ impl Planner {
     /// The fast path has killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its
     /// way, for every signal. [`Planner::note_fastpath_eviction`] follows.
     pub fn note_fastpath_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
-        self.pending.remember_seen(now, node, &self.settings, uid);
+        if self.pending.remember_seen(now, node, &self.settings, uid) {
+            self.forget_task_growth();
+        }
+    }
+
+    /// A pod was killed for another resource: the growth of process IDs that was seen may have been its own.
+    fn forget_task_growth(&mut self) {
+        for (_, pace) in self.paces.of_resource_mut(Resource::Pids) {
+            pace.forget_growth();
+        }
     }
 
     /// A pod that is being deleted, for whatever reason, has ended: the kubelet removes its files, and no other pod goes for
@@ -194,7 +204,9 @@ impl Planner {
         uid: &str,
         resource: Option<Resource>,
     ) {
-        self.pending.remember_seen(now, node, &self.settings, uid);
+        if self.pending.remember_seen(now, node, &self.settings, uid) {
+            self.forget_task_growth();
+        }
         if let Some(resource) = resource {
             self.note_eviction_of(now, resource, |_| true);
         }
@@ -213,8 +225,12 @@ impl Planner {
     ) {
         // The due thresholds are dropped: the fast path acts on them.
         self.update_pressure(now, dip.observations);
-        self.pending
+        let is_new = self
+            .pending
             .remember_reported(now, dip, &self.settings, uid);
+        if is_new && outcome == KillOutcome::Killed {
+            self.forget_task_growth();
+        }
         if matches!(outcome, KillOutcome::Refused(_)) {
             for (_, pace) in self.paces.of_resource_mut(signal.resource()) {
                 pace.note_refusal(unsigned_ns(now));

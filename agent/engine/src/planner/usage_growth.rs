@@ -99,6 +99,13 @@ impl UsageGrowth {
         })
     }
 
+    /// Forgets what was counted, but for walks: no look has told when it grew.
+    pub fn forget_counted(&mut self) {
+        for pods in &mut self.pods {
+            pods.retain(|_, seen| seen.of_walk);
+        }
+    }
+
     /// Forgets what was not noted in a monitoring interval.
     pub fn forget_old(&mut self, now: u64) {
         for pods in &mut self.pods {
@@ -162,6 +169,16 @@ mod tests {
         } = growth.of(signal, "bomb", 0).unwrap();
         assert_eq!(fastest, 20_000);
         assert!((4000..8000).contains(&steady), "{steady}");
+    }
+
+    #[test]
+    fn what_was_counted_before_a_gap_tells_no_growth() {
+        let signal = Signal::PidAvailable;
+        let mut growth = UsageGrowth::default();
+        count(&mut growth, signal, "pod", SECOND, 10);
+        growth.forget_counted();
+        count(&mut growth, signal, "pod", 7 * SECOND, 900);
+        assert_eq!(growth.of(signal, "pod", 0).unwrap().fastest, 0);
     }
 
     #[test]

@@ -522,17 +522,30 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
 // R43
 #[test]
 fn the_files_of_a_stuck_victim_do_not_block_the_next() {
-    for (dies, next_at) in [(false, 12), (true, 32)] {
+    for (dies, goes) in [
+        (60, [12, 23, 34]),
+        (1, [32, 43, 54]),
+        // It is waited for from its end on, whenever that is.
+        (9, [40, 51, 62]),
+        (25, [12, 23, 56]),
+        (30, [12, 23, 61]),
+    ] {
         let mut node = Node::new(vec![hard(DISK, 1000)], false);
         node.pod("victim", [900, 0, 1]);
-        node.pod("next", [500, 0, 1]);
+        for name in ["next", "third", "last"] {
+            node.pod(name, [100, 0, 1]);
+        }
         node.see(DISK, 900);
         assert_eq!(chosen(&node.look(SECOND).evictions), [("victim", DISK)]);
-        if dies {
-            node.pods.remove(0);
+        let mut gone = Vec::new();
+        for second in 2..64 {
+            if second > dies {
+                node.pods.retain(|pod| pod.uid != "victim");
+            }
+            let evictions = node.look(second * SECOND).evictions;
+            gone.extend(evictions.iter().map(|_| second));
         }
-        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-        assert_eq!((2..60).find(goes), Some(next_at));
+        assert_eq!(gone, goes, "{dies}");
     }
 }
 
@@ -698,8 +711,9 @@ fn what_was_removed_before_the_start_has_not_stayed() {
 #[test]
 fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
     for (bytes, resource, next_at) in [
-        (900, Some(Resource::EphemeralStorage), 35),
-        (900, None, 35),
+        // It is seen at the look after five seconds that the pod has ended.
+        (900, Some(Resource::EphemeralStorage), 36),
+        (900, None, 36),
         (0, Some(Resource::EphemeralStorage), 15),
         (0, Some(Resource::Pids), 6),
     ] {
@@ -1235,6 +1249,58 @@ fn a_threshold_that_comes_into_force_is_met_from_then_on() {
     }
 }
 
+/// Another minimum reclaim is known in the middle of a grace period.
+// R20, R21
+#[test]
+fn another_minimum_reclaim_begins_no_grace_period_anew() {
+    let mut node = Node::new(vec![soft(DISK, 2000)], false);
+    node.pod("files", [900, 0, 1]);
+    node.see(DISK, 1500);
+    let grace = i64::try_from(soft(DISK, 2000).grace_period.as_secs()).unwrap();
+    let last = |node: &mut Node, from: i64, to: i64| {
+        let mut seconds = from..to;
+        seconds.find(|second| !node.goes(second * SECOND).is_empty())
+    };
+    assert_eq!(last(&mut node, 1, grace), None);
+    let mut settings = node.planner.settings.clone();
+    let min_reclaim = Some(ThresholdValue::Quantity(Quantity::bytes(100)));
+    settings.eviction.thresholds[0].min_reclaim = min_reclaim.clone();
+    node.planner.reconfigure(settings);
+    assert_eq!(last(&mut node, grace, grace + 5), Some(grace + 1));
+    let mut thresholds = node.planner.thresholds();
+    assert!(thresholds.all(|threshold| threshold.min_reclaim == min_reclaim));
+}
+
+/// A victim stays one while an operator switches shadow mode on and off.
+// R43, R47
+#[test]
+fn shadow_mode_makes_no_victim_a_pod_like_any_other() {
+    for is_soft in [false, true] {
+        let threshold = match is_soft {
+            true => soft(DISK, 1000),
+            false => hard(DISK, 1000),
+        };
+        let mut node = Node::new(vec![threshold], false);
+        node.pod("victim", [900, 0, 1]);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        let first = (1..20).find_map(|second| {
+            let evictions = node.goes(second * SECOND);
+            (!evictions.is_empty()).then_some((second, evictions))
+        });
+        let (second, evictions) = first.unwrap();
+        assert_eq!(chosen(&evictions), [("victim", DISK)]);
+        for _ in 0..2 {
+            node.planner.change_shadow_mode();
+        }
+        for second in second + 1..120 {
+            let evictions = node.goes(second * SECOND);
+            let names = chosen(&evictions);
+            assert!(names.iter().all(|(name, _)| *name == "next"), "{names:?}");
+        }
+    }
+}
+
 /// What shadow mode has chosen for a threshold keeps no other one from a decision, be it of the same signal or of another one
 /// of the same resource.
 // R47
@@ -1313,6 +1379,7 @@ fn a_pod_that_comes_back_holds_the_condition_of_the_last_eviction() {
     };
     for (second, name, short, calm) in [(1, "first", TASKS, DISK), (300, "second", DISK, TASKS)] {
         node.pods.clear();
+        node.look(second * SECOND / 2);
         node.pod(name, [500, 0, 10]);
         node.pods[0].owner = Some(owner.clone());
         node.see(short, 900);
