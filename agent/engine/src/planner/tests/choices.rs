@@ -1253,20 +1253,22 @@ fn a_threshold_that_comes_into_force_is_met_from_then_on() {
 // R20, R21
 #[test]
 fn another_minimum_reclaim_begins_no_grace_period_anew() {
-    let mut node = Node::new(vec![soft(DISK, 2000)], false);
+    let threshold = Threshold {
+        grace_period: Duration::from_secs(60),
+        ..soft(DISK, 2000)
+    };
+    let mut node = Node::new(vec![threshold], false);
     node.pod("files", [900, 0, 1]);
     node.see(DISK, 1500);
-    let grace = i64::try_from(soft(DISK, 2000).grace_period.as_secs()).unwrap();
-    let last = |node: &mut Node, from: i64, to: i64| {
-        let mut seconds = from..to;
+    let first = |node: &mut Node, mut seconds: std::ops::Range<i64>| {
         seconds.find(|second| !node.goes(second * SECOND).is_empty())
     };
-    assert_eq!(last(&mut node, 1, grace), None);
+    assert_eq!(first(&mut node, 1..60), None);
     let mut settings = node.planner.settings.clone();
     let min_reclaim = Some(ThresholdValue::Quantity(Quantity::bytes(100)));
     settings.eviction.thresholds[0].min_reclaim = min_reclaim.clone();
     node.planner.reconfigure(settings);
-    assert_eq!(last(&mut node, grace, grace + 5), Some(grace + 1));
+    assert_eq!(first(&mut node, 60..180), Some(61));
     let mut thresholds = node.planner.thresholds();
     assert!(thresholds.all(|threshold| threshold.min_reclaim == min_reclaim));
 }
