@@ -45,8 +45,7 @@ impl HardLayers {
         for (name, text) in texts {
             let signal = parse_signal(ABOVE, &name, &text)?;
             if signal == Signal::AllocatableMemoryAvailable {
-                let reason =
-                    "the step of memory.available is added to this signal's thresholds too";
+                let reason = "the pods' cgroup keeps the kubelet's threshold, because no reservation makes room there";
                 return Err(ConfigError::text(format!("{ABOVE}.{name}"), &text, reason));
             }
             let step = step(&text)
@@ -59,21 +58,23 @@ impl HardLayers {
         Ok(Self { fallback, above })
     }
 
-    /// Raises the kubelet's thresholds. A threshold of evictd's own configuration stays as it is.
+    /// Raises the kubelet's thresholds. A threshold of evictd's own configuration stays as it is, and so does that of the pods'
+    /// cgroup: no reservation makes room there, and pods that keep to their requests may leave no more than the kubelet's.
     pub(super) fn raise(&self, thresholds: &mut [Threshold], origins: &Origins) {
+        let soft = thresholds.iter().filter(|threshold| !threshold.is_hard());
+        let soft: BTreeMap<Signal, ThresholdValue> =
+            soft.map(|t| (t.signal, t.value.clone())).collect();
         let is_raised = |threshold: &&mut Threshold| {
             threshold.is_hard() && origins.of(threshold) != Origin::Own
         };
         for threshold in thresholds.iter_mut().filter(is_raised) {
-            let signal = match threshold.signal {
-                Signal::AllocatableMemoryAvailable => Signal::MemoryAvailable,
-                signal => signal,
-            };
+            let signal = threshold.signal;
             if let Some(step) = self.above.get(&signal) {
                 threshold.value = ThresholdValue::Raised(Box::new(RaisedValue {
                     base: threshold.value.clone(),
                     step: step.clone(),
                     most: most(signal),
+                    soft: soft.get(&signal).cloned(),
                 }));
             }
         }

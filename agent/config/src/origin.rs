@@ -76,8 +76,12 @@ impl Origins {
         match &threshold.value {
             ThresholdValue::Raised(raised) => {
                 let most = ThresholdValue::Percentage(raised.most);
+                let soft = match raised.soft {
+                    Some(_) => ", and halfway to the soft threshold",
+                    None => "",
+                };
                 format!(
-                    "{origin}, raised by evictionHardAboveKubelet to {most} of the capacity at most"
+                    "{origin}, raised by evictionHardAboveKubelet to {most} of the capacity at most{soft}"
                 )
             }
             _ => origin.to_string(),

@@ -253,10 +253,10 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
             "imagefs.available<2Gi kubeletConfiguration",
             "memory.available<400Mi kubeletConfiguration",
             "nodefs.available<6Gi kubeletConfiguration",
-            "allocatableMemory.available<400Mi kubeletConfiguration",
+            "allocatableMemory.available<300Mi kubeletConfiguration",
         ]
     );
-    // One that the kubelet's map names for the pods' cgroup.
+    // The pods' cgroup keeps the kubelet's: the scheduler fills it up to that. So does one that the kubelet's map names for it.
     let found = resolved(
         own,
         "evictionHard: {allocatableMemory.available: 300Mi}",
@@ -264,7 +264,7 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
     );
     assert_eq!(
         found,
-        ["allocatableMemory.available<400Mi kubeletConfiguration"]
+        ["allocatableMemory.available<300Mi kubeletConfiguration"]
     );
     // The kubelet's defaults too, and those that are merged into a map of evictd's own.
     let found = resolved(own, "", 80 << 30);
@@ -300,15 +300,29 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
     ] {
         let config = load_over(step, Some(kubelet)).unwrap();
         let memory = config.eviction.thresholds.iter();
-        let amounts = memory.filter(|t| t.signal.as_str().ends_with("emory.available"));
+        let amounts = memory.filter(|t| t.signal.as_str() == "memory.available");
         let amounts: Vec<u64> = amounts.map(|t| t.amount(capacity)).collect();
         let expected: evictd_engine::ThresholdValue = expected.parse().unwrap();
         // Shares have single precision.
         let near = |amount: &u64| amount.abs_diff(expected.amount(0)) < 4096;
         assert!(
-            amounts.len() == 2 && amounts.iter().all(near),
+            amounts.len() == 1 && amounts.iter().all(near),
             "{amounts:?}"
         );
+    }
+    // A soft threshold that is nearer than the step stays above the hard one, whichever file has it.
+    for (soft, expected) in [("200Mi", 150), ("1Gi", 200), ("110Mi", 105), ("50Mi", 100)] {
+        let soft = format!(
+            "evictionSoft: {{memory.available: {soft}}}\nevictionSoftGracePeriod: {{memory.available: 2m}}"
+        );
+        for (own, kubelet) in [(format!("{step}\n{soft}"), ""), (step.to_owned(), &*soft)] {
+            let config = load_over(&own, Some(kubelet)).unwrap();
+            let mut hard = config.eviction.thresholds.iter().filter(|t| t.is_hard());
+            let memory = hard
+                .find(|t| t.signal.as_str() == "memory.available")
+                .unwrap();
+            assert_eq!(memory.amount(8 << 30), expected << 20, "{soft}");
+        }
     }
     // Soft thresholds stay as they are, and a step of zero is no step.
     let soft =
@@ -450,8 +464,8 @@ fn errors_name_field_value_and_reason_in_one_line() {
         ),
         (
             "evictionHardAboveKubelet: {allocatableMemory.available: 1Gi}",
-            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the step of memory.available is added to this \
-             signal's thresholds too",
+            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the pods' cgroup keeps the kubelet's \
+             threshold, because no reservation makes room there",
         ),
         (
             "evictionHardAboveKubelet: {memory.available: -5Mi}",

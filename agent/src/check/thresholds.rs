@@ -41,6 +41,7 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         .chain(floors)
         .chain(limit_of_pods(config, observations))
         .chain(ignored_finding(&ignored))
+        .chain(above_soft(&thresholds, observations))
         .collect()
 }
 
@@ -60,7 +61,7 @@ pub(super) fn amounts(config: &Config) -> Option<Finding> {
     let is_counterpart = |t: &Threshold| {
         let is_same = |node: &Threshold| {
             node.signal == Signal::MemoryAvailable
-                && (&node.value, &node.min_reclaim) == (&t.value, &t.min_reclaim)
+                && (node.value.base(), &node.min_reclaim) == (t.value.base(), &t.min_reclaim)
         };
         t.signal == Signal::AllocatableMemoryAvailable && thresholds.iter().any(is_same)
     };
@@ -72,10 +73,7 @@ pub(super) fn amounts(config: &Config) -> Option<Finding> {
             Origin::Fallback => "evictionHardFallback",
             Origin::Defaults | Origin::Kubelet | Origin::Own => "evictionHard",
         };
-        let value = match &threshold.value {
-            ThresholdValue::Raised(raised) => &raised.base,
-            value => value,
-        };
+        let value = threshold.value.base();
         if let ThresholdValue::Quantity(quantity) = value
             && signal.resource().is_of_bytes()
             && quantity.value() < SMALLEST_MEANT
@@ -130,12 +128,11 @@ fn hard(config: &Config, ignored: &[&Threshold], observations: &Observations) ->
             return format!("{signal}<{base}+{step}, {base} from {origin}");
         };
         let result = threshold.value.quantity(capacity);
-        let cut = match raised.is_cut(capacity) {
-            true => format!(
-                ", as far as {} of the capacity",
-                ThresholdValue::Percentage(raised.most)
-            ),
-            false => String::new(),
+        let most = ThresholdValue::Percentage(raised.most);
+        let cut = match (raised.is_cut_by_soft(capacity), raised.is_cut(capacity)) {
+            (true, _) => ", as far as halfway to the soft threshold".to_owned(),
+            (false, true) => format!(", as far as {most} of the capacity"),
+            (false, false) => String::new(),
         };
         format!(
             "{signal}<{result}, {base} from {origin} and {step} from evictionHardAboveKubelet{cut}"
@@ -149,6 +146,22 @@ fn hard(config: &Config, ignored: &[&Threshold], observations: &Observations) ->
     described.extend(reason.map(str::to_owned));
     let state = reason.map_or(State::Ok, |_| State::Degraded);
     Finding::new("hard thresholds", state, described.join("; "))
+}
+
+/// Soft thresholds that can never act: the hard one of the same signal is met first, and gives no grace period.
+fn above_soft(thresholds: &[Threshold], observations: &Observations) -> Option<Finding> {
+    let details = thresholds.iter().filter(|t| !t.is_hard()).filter_map(|soft| {
+        let signal = soft.signal;
+        let capacity = observations.get(signal)?.capacity;
+        let hard = hard_threshold(thresholds, signal, capacity)?;
+        let (of_soft, of_hard) = (soft.value.quantity(capacity), hard.value.quantity(capacity));
+        (soft.amount(capacity) <= hard.amount(capacity)).then(|| {
+            format!("{signal}: the soft threshold of {of_soft} is not above the hard one of {of_hard}, which gives no grace period")
+        })
+    });
+    let details: Vec<String> = details.collect();
+    (!details.is_empty())
+        .then(|| Finding::new("soft thresholds", State::Degraded, details.join("; ")))
 }
 
 /// A scope at whose floor the kernel would kill before the agent decides.

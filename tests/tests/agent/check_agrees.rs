@@ -154,6 +154,32 @@ fn check_looks_at_the_configured_scope() {
     has(&of_pods, &["kubepods.slice with 134217728 bytes"]);
 }
 
+/// A soft threshold that the hard one forestalls gives no pod its time. A step leaves it some.
+#[test]
+fn check_names_a_soft_threshold_that_never_acts() {
+    let mut files = as_root!(Files::of("checksoft", 256, &json!([])));
+    let of_memory = |amount: &str| json!({ "memory.available": amount });
+    files.config["evictionHard"] = of_memory("20Mi");
+    files.config["evictionSoft"] = of_memory("20Mi");
+    files.config["evictionSoftGracePeriod"] = of_memory("1m");
+    let found = agent::finding(&[("--config", &files.write().unwrap())], "soft thresholds");
+    has(
+        found["detail"].as_str().unwrap(),
+        &["memory.available: the soft threshold of 20Mi is not above the hard one of 20Mi"],
+    );
+    files.config.as_object_mut().unwrap().remove("evictionHard");
+    files.config["evictionHardFallback"] = of_memory("10Mi");
+    files.config["evictionHardAboveKubelet"] = of_memory("10Mi");
+    let found = agent::finding(&[("--config", &files.write().unwrap())], "hard thresholds");
+    has(
+        found["detail"].as_str().unwrap(),
+        &[
+            "memory.available<15728640, ",
+            ", as far as halfway to the soft threshold",
+        ],
+    );
+}
+
 /// As the other commands: in the DaemonSet's container no file has to be named.
 #[test]
 fn check_takes_the_installed_configuration() {

@@ -29,6 +29,8 @@ pub struct RaisedValue {
     /// The share of the capacity above which the step raises nothing: on a small node the whole of it could be met at
     /// once.
     pub most: f32,
+    /// The signal's soft threshold, if it has one: the step raises halfway to it at most, so that its grace period still counts.
+    pub soft: Option<ThresholdValue>,
 }
 
 impl RaisedValue {
@@ -36,7 +38,20 @@ impl RaisedValue {
     fn amount(&self, capacity: i64) -> u64 {
         let base = self.base.amount(capacity);
         let whole = base.saturating_add(self.step.amount(capacity));
-        whole.min(share_of(capacity, self.most)).max(base)
+        let most = share_of(capacity, self.most).min(self.below_soft(capacity));
+        whole.min(most).max(base)
+    }
+
+    /// Halfway from the base to the soft threshold.
+    fn below_soft(&self, capacity: i64) -> u64 {
+        let base = self.base.amount(capacity);
+        let soft = self.soft.as_ref().map(|soft| soft.amount(capacity));
+        soft.map_or(u64::MAX, |soft| base.midpoint(soft.max(base)))
+    }
+
+    /// Whether the soft threshold leaves less than the whole step, and no more than the capacity does.
+    pub fn is_cut_by_soft(&self, capacity: i64) -> bool {
+        self.is_cut(capacity) && self.below_soft(capacity) <= share_of(capacity, self.most)
     }
 
     /// Whether the capacity leaves less than the whole step.
@@ -61,6 +76,14 @@ pub struct Threshold {
 }
 
 impl ThresholdValue {
+    /// The value without the step that raises it.
+    pub fn base(&self) -> &Self {
+        match self {
+            Self::Raised(raised) => &raised.base,
+            value => value,
+        }
+    }
+
     /// The amount that the value stands for, given the capacity of the resource.
     ///
     /// A percentage is multiplied in double precision and cut to a whole number, as in the kubelet's
