@@ -174,7 +174,7 @@ fn check_names_a_soft_threshold_that_never_acts() {
     has(
         found["detail"].as_str().unwrap(),
         &[
-            "memory.available<15728640, ",
+            "memory.available<15Mi, ",
             ", as far as halfway to the soft threshold",
         ],
     );
