@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Observation, Observations, Resource, SelectionCriteria,
+    CandidateState, NodeRate, Observation, Observations, Resource, SelectionCriteria,
     growers::{Grower, WATCHED},
     limiter::{EvictionKind, ShadowChooser},
     model::{settings::MemoryHook, usage::MemoryReading},
@@ -483,25 +483,16 @@ impl Pods for ScopePods<'_> {
         self.monitor.rules()
     }
 
-    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) {
         self.monitor.load_candidates(kind, resort);
         let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
         if let Some(watched) = scopes.get(self.index) {
             pods.exclude_pods_outside(&watched.scope);
         }
-        pods.attainable()
     }
 
-    fn allowed(&self) -> usize {
-        self.monitor.limiter.left_of_node_rate(monotonic_ns())
-    }
-
-    fn is_beyond_rate(&self) -> bool {
-        self.monitor.limiter.is_beyond_rate(monotonic_ns())
-    }
-
-    fn exempts_growers(&self) -> bool {
-        self.monitor.limiter.exempts_growers()
+    fn rate(&self) -> NodeRate {
+        self.monitor.limiter.node_rate(monotonic_ns())
     }
 
     fn has_evicted_lately(&self) -> bool {
