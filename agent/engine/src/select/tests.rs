@@ -46,28 +46,6 @@ fn above_request_goes_first_then_priority_then_excess() {
 }
 
 #[test]
-fn a_pod_of_unknown_priority_goes_after_all_others() {
-    let mut pods = [
-        candidate(0, 0, 500),
-        candidate(1000, 400, 300),
-        candidate(0, 0, 100),
-    ];
-    pods[0].inputs.priority_unknown = true;
-    pods[2].inputs.qos = QosClass::Guaranteed;
-    for strategy in [
-        RankingStrategy::Kubelet,
-        RankingStrategy::Qos,
-        RankingStrategy::Usage,
-    ] {
-        let rules = SelectionCriteria { strategy, ..RULES };
-        let mut pods = pods;
-        let order = order(&mut pods, rules);
-        assert_eq!(order.len(), 3, "{strategy:?}");
-        assert_eq!(order.last(), Some(&0), "{strategy:?}: {order:?}");
-    }
-}
-
-#[test]
 fn only_pods_that_may_be_first_are_read() {
     // R40: the bound of the first is far too high, those of the others are not.
     let mut pods = [
