@@ -58,7 +58,7 @@ pub use planner::node_reclaim::{NodeReclaimOptions, NodeReclaimers, ReclaimUnder
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeBounds,
-    NodeState, Plan, PlannerSettings, SignalForecast, Snapshot, Timing,
+    NodeRate, NodeState, Plan, PlannerSettings, SignalForecast, Snapshot, Timing,
 };
 pub use planner::restored::{
     RestoredOwnerEviction, RestoredPending, RestoredRecreation, RestoredState,

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, SelectionCriteria, Signal,
+    Candidate, CandidateState, NodeRate, SelectionCriteria, Signal,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
     counter_history::CounterHistory,
-    flush_deadline::{FlushDeadline, FlushInputs},
+    flush_deadline::FlushDeadline,
     growers::{Grower, Growers, WATCHED, WATCHED_BEFOREHAND, WATCHED_LIMITED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
@@ -20,7 +20,7 @@ use evictd_engine::{
     pending::Pending,
     permit::{LastResort, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
-    sampling::{self, Nearness, Notification, ScopeState, pod_readings},
+    sampling::{self, Notification, ScopeState, pod_readings},
     shortage::LimitedGrowth,
     terminating::{Terminating, VictimReading, VictimState},
     units::{nanos, signed},
@@ -92,8 +92,7 @@ impl Victim {
         };
         Self {
             pod,
-            terminating: Terminating::restore(at, world.now, left, world.shared(pod))
-                .stuck_before(is_stuck),
+            terminating: Terminating::restore(at, world.now, left, world.shared(pod), is_stuck),
             is_reported: is_stuck || !left.populated,
         }
     }
@@ -166,7 +165,9 @@ pub fn left_of_rate(incident: &Incident, course: &Course<'_>, now: u64) -> usize
         at: kill.time,
         is_stuck: false,
     });
-    limiter(incident, &Vec::from_iter(journal)).left_of_node_rate(now)
+    limiter(incident, &Vec::from_iter(journal))
+        .node_rate(now)
+        .left
 }
 
 /// Computes what `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
@@ -251,8 +252,10 @@ impl Evictd {
             return (reading, 0);
         }
         let (fastest, capacity) = (world.incident.fastest, world.incident.capacity);
-        let inputs = FlushInputs::of(&self.sample, capacity, fastest);
-        if self.flush.is_due(world.now, inputs) {
+        if self
+            .flush
+            .is_due(world.now, &self.sample, capacity, fastest)
+        {
             return (world.read_flushed(), 0);
         }
         let missing = reading.usage.saturating_sub(reading.listed);
@@ -375,7 +378,7 @@ impl Evictd {
 
     /// Whether the threshold is so near that the program which costs something per page is attached.
     fn is_near(&self, world: &World<'_>) -> bool {
-        Nearness::new(world.incident.fastest).wants_hook(self.distance(), true)
+        sampling::wants_hook(world.incident.fastest, self.distance(), true)
     }
 
     fn note_usages(&mut self, world: &World<'_>) {
@@ -527,7 +530,7 @@ impl Pods for SimulatedPods<'_, '_> {
         self.world.rules()
     }
 
-    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) {
         self.candidates = self.world.candidates(|_| false);
         for pod in 0..self.candidates.len() {
             let state = self.state_of(pod, kind, resort);
@@ -537,21 +540,10 @@ impl Pods for SimulatedPods<'_, '_> {
             }
         }
         self.evictd.note_usages(self.world);
-        let candidates = self.candidates.iter();
-        let eligible = candidates.filter(|c| c.state == CandidateState::Eligible);
-        eligible.map(|c| c.usage).fold(0, u64::saturating_add)
     }
 
-    fn allowed(&self) -> usize {
-        self.evictd.limiter.left_of_node_rate(self.world.now)
-    }
-
-    fn is_beyond_rate(&self) -> bool {
-        self.evictd.limiter.is_beyond_rate(self.world.now)
-    }
-
-    fn exempts_growers(&self) -> bool {
-        self.evictd.limiter.exempts_growers()
+    fn rate(&self) -> NodeRate {
+        self.evictd.limiter.node_rate(self.world.now)
     }
 
     fn has_evicted_lately(&self) -> bool {
@@ -607,7 +599,7 @@ impl Pods for SimulatedPods<'_, '_> {
         let (held, shared) = (world.held(pod), world.shared(pod));
         let (why, numbers) = reason(self.round);
         self.course.kill(world, pod, why, &numbers);
-        evictd.limiter.charge(&evictd.pods[pod], now);
+        evictd.limiter.charge(choice.kind, &evictd.pods[pod], now);
         evictd.journal.push(Eviction {
             pod,
             at: now,
@@ -625,10 +617,8 @@ impl Pods for SimulatedPods<'_, '_> {
         let usage = world.usage(pod).unwrap_or(0);
         let is_met = evictd.sample.shortage.is_met_by_kubelet(false);
         evictd.pace.note_own_eviction(is_met);
-        match evictd.history.still_since(pod, usage) {
-            Some(since) => evictd.pace.evicted_without_growth(now, held, since),
-            None => evictd.pace.evicted_holding(now, held),
-        }
+        let still_since = evictd.history.still_since(pod, usage);
+        evictd.pace.evicted_holding(now, held, still_since);
         Attempt::Signalled(gives)
     }
 }

@@ -7,12 +7,13 @@ use crate::{
 };
 
 /// Why a pod would be evicted: that says which limits hold for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionKind {
     /// For a shortage of the node that cannot wait.
+    #[default]
     Urgent,
     /// The same, and the pod makes the growth: where the node's rate exempts those, it does not hold it back
-    /// ([`EvictionLimiter::is_beyond_rate`]).
+    /// ([`NodeRate::is_for_growers_only`](crate::NodeRate::is_for_growers_only)).
     Grower,
     /// For a shortage of the node at the kubelet's pace: the fleet brake, and policies and thresholds that are awaited, hold
     /// it back.

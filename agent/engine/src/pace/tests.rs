@@ -161,7 +161,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
         let mut pace = Pace::default();
         let (now, _) = looked(&mut pace, SECOND, 900, of);
         match is_still {
-            true => pace.evicted_without_growth(now, 5 * MIB, SECOND),
+            true => pace.evicted_holding(now, 5 * MIB, Some(SECOND)),
             false => pace.evicted(now),
         }
         // It is gone a millisecond later.
@@ -593,7 +593,7 @@ fn whatever_a_pod_was_evicted_for_the_next_one_waits_for_half_of_what_is_left() 
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, MS, 8900, of);
     assert!(decision(&pace, now, &at).is_urgent());
-    pace.evicted_without_growth(now, 0, MS);
+    pace.evicted_holding(now, 0, Some(MS));
     let waits = Decision::Wait { until: u64::MAX };
     let (now, at) = looked(&mut pace, now + MS, 3000, |ms| of(8901 + ms));
     assert_eq!(decision(&pace, now, &at), waits);
@@ -861,4 +861,35 @@ fn a_burst_up_to_a_limit_of_its_own_is_not_urgent() {
         assert!(is_urgent(quiet, 40, 48), "half of it is of others");
         assert!(is_urgent(quiet, 75, 85), "nothing would be left by then");
     }
+}
+
+#[test]
+fn what_is_taken_back_leaves_a_pace_as_it_was() {
+    let mut pace = Pace::default();
+    let seen = |used| Shortage {
+        available: 10,
+        threshold: 20,
+        resolved: 30,
+        used,
+        ..Shortage::default()
+    };
+    pace.observe(SECOND, &seen(100));
+    pace.evicted(2 * SECOND);
+    pace.observe(3 * SECOND, &seen(200));
+    pace.observe(4 * SECOND, &seen(300));
+    let before = pace;
+    let choose = |pace: &mut Pace| {
+        pace.evicted(5 * SECOND);
+        pace.note_own_eviction(true);
+    };
+    choose(&mut pace);
+    assert_ne!(pace, before);
+    pace.roll_back(5 * SECOND, false, &before);
+    assert_eq!(pace, before);
+    // Another pod has gone since.
+    choose(&mut pace);
+    pace.evicted(6 * SECOND);
+    let since = pace;
+    pace.roll_back(5 * SECOND, false, &before);
+    assert_eq!(pace, since);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Observation, Observations, Resource, SelectionCriteria,
+    CandidateState, NodeRate, Observation, Observations, Resource, SelectionCriteria,
     growers::{Grower, WATCHED},
     limiter::{EvictionKind, ShadowChooser},
     model::{settings::MemoryHook, usage::MemoryReading},
@@ -92,7 +92,7 @@ impl Kill {
             usage: Some(all),
             works: false,
         };
-        Terminating::restore(self.signalled, now, left, shmem)
+        Terminating::restore(self.signalled, now, left, shmem, false)
     }
 
     /// Bytes of shared memory, which outlives its processes.
@@ -275,7 +275,7 @@ impl MemoryMonitor {
         if why.killed.is_none() && state() != CandidateState::Eligible {
             return None;
         }
-        let outcome = self.signal(&pod, decided, why.killed.is_some())?;
+        let outcome = self.signal(&pod, kind, decided, why.killed.is_some())?;
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
         self.evictions += 1;
         let kill = Kill {
@@ -377,17 +377,25 @@ impl MemoryMonitor {
                 still_since,
             } = kill.held;
             let held = reading.map(|r| r.of_scope(watched.scope.is_limited()).unreclaimable());
-            match (held, still_since) {
-                (Some(held), Some(since)) => watched.pace.evicted_without_growth(at, held, since),
-                (Some(held), None) => watched.pace.evicted_holding(at, held + swapped),
-                (None, _) => watched.pace.evicted(at),
+            let swapped = if still_since.is_none() { swapped } else { 0 };
+            match held {
+                Some(held) => watched
+                    .pace
+                    .evicted_holding(at, held + swapped, still_since),
+                None => watched.pace.evicted(at),
             }
         }
     }
 
     /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod was empty already, and the kernel has
     /// not killed from it.
-    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<KillOutcome> {
+    fn signal(
+        &self,
+        entry: &PodEntry,
+        kind: EvictionKind,
+        decided: u64,
+        by_kernel: bool,
+    ) -> Option<KillOutcome> {
         let limiter = &self.limiter;
         if self.shadow {
             // As live: a pod between two runs gives nothing, and the next one is chosen.
@@ -395,7 +403,7 @@ impl MemoryMonitor {
                 return None;
             }
             // What a limit would have held back is held back here too.
-            limiter.charge_in_shadow(entry, decided, ShadowChooser::FastPath);
+            limiter.charge_in_shadow(kind, entry, decided, ShadowChooser::FastPath);
             return Some(KillOutcome::Shadow);
         }
         let before = entry.eviction_state.evicted_at();
@@ -403,7 +411,7 @@ impl MemoryMonitor {
         entry.eviction_state.mark_evicted(decided);
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
-            limiter.charge(entry, decided);
+            limiter.charge(kind, entry, decided);
             return Some(KillOutcome::Killed);
         }
         entry.eviction_state.restore_evicted_at(before);
@@ -477,25 +485,16 @@ impl Pods for ScopePods<'_> {
         self.monitor.rules()
     }
 
-    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) {
         self.monitor.load_candidates(kind, resort);
         let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
         if let Some(watched) = scopes.get(self.index) {
             pods.exclude_pods_outside(&watched.scope);
         }
-        pods.attainable()
     }
 
-    fn allowed(&self) -> usize {
-        self.monitor.limiter.left_of_node_rate(monotonic_ns())
-    }
-
-    fn is_beyond_rate(&self) -> bool {
-        self.monitor.limiter.is_beyond_rate(monotonic_ns())
-    }
-
-    fn exempts_growers(&self) -> bool {
-        self.monitor.limiter.exempts_growers()
+    fn rate(&self) -> NodeRate {
+        self.monitor.limiter.node_rate(monotonic_ns())
     }
 
     fn has_evicted_lately(&self) -> bool {

@@ -5,7 +5,6 @@ use crate::{
     BlockedThreshold, NodeCondition, RestoredPending,
     limiter::{EvictionKind, EvictionLimiter},
     model::managed::tests::BarePod,
-    pace::Pace,
     permit::{LastResort, Permission},
     record::Departure,
 };
@@ -222,7 +221,6 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
 #[test]
 fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
     let mut node = Node::new(vec![soft(DISK, 1000)], false);
-    node.planner.settings.has_api_server = true;
     node.pod("files", [500, 0, 1]);
     node.pods[0].termination_grace_period_seconds = Some(5);
     node.pod("other", [400, 0, 1]);
@@ -279,7 +277,6 @@ fn a_dip_between_two_looks_brings_the_minimum_reclaim_into_force() {
 fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
     for is_killed in [true, false] {
         let mut node = Node::new(vec![soft(DISK, 1000)], false);
-        node.planner.settings.has_api_server = true;
         node.pod("files", [500, 0, 1]);
         node.see(DISK, 900);
         node.look(SECOND);
@@ -310,7 +307,6 @@ fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
 #[test]
 fn the_pace_begins_with_the_answer_for_another_pod_too() {
     let mut node = Node::new(vec![soft(DISK, 1000)], false);
-    node.planner.settings.has_api_server = true;
     for name in ["chosen", "other", "third"] {
         node.pod(name, [300, 0, 1]);
     }
@@ -386,7 +382,7 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
         node.see(DISK, 900);
         assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
         node.planner.cancel_eviction("asked");
-        node.bounds.left_of_node_rate = 0;
+        node.bounds.rate.left = 0;
         // The rate does not count it before the API server has agreed, or before its end.
         assert_eq!(chosen(&node.look(30 * SECOND).evictions), []);
         node.planner.pending.note_answer("asked");
@@ -404,7 +400,6 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
 #[test]
 fn a_pod_that_was_asked_and_cannot_be_killed_has_its_time() {
     let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
-    node.planner.settings.has_api_server = true;
     node.pod("asked", [900, 0, 1]);
     node.see(DISK, 1900);
     node.look(SECOND);
@@ -439,43 +434,11 @@ fn a_request_that_was_never_sent_is_none() {
     assert!(!node.planner.pending.is_requested("both"));
 }
 
-#[test]
-fn what_is_taken_back_leaves_a_pace_as_it_was() {
-    let mut pace = Pace::default();
-    let seen = |used| Shortage {
-        available: 10,
-        threshold: 20,
-        resolved: 30,
-        used,
-        ..Shortage::default()
-    };
-    pace.observe(units::SECOND, &seen(100));
-    pace.evicted(2 * units::SECOND);
-    pace.observe(3 * units::SECOND, &seen(200));
-    pace.observe(4 * units::SECOND, &seen(300));
-    let before = pace;
-    let choose = |pace: &mut Pace| {
-        pace.evicted(5 * units::SECOND);
-        pace.note_own_eviction(true);
-    };
-    choose(&mut pace);
-    assert_ne!(pace, before);
-    pace.roll_back(5 * units::SECOND, false, &before);
-    assert_eq!(pace, before);
-    // Another pod has gone since.
-    choose(&mut pace);
-    pace.evicted(6 * units::SECOND);
-    let since = pace;
-    pace.roll_back(5 * units::SECOND, false, &before);
-    assert_eq!(pace, since);
-}
-
 /// What was asked has used up the limits, and goes nevertheless; after a restart as well.
 #[test]
 fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
     for is_restored in [false, true] {
         let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
-        node.planner.settings.has_api_server = true;
         node.pod("asked", [900, 0, 1]);
         node.pod("innocent", [500, 0, 1]);
         let limiter = EvictionLimiter::default();
@@ -509,7 +472,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
                 !limiter.allows(permitted, at, EvictionKind::AnyCause, LastResort::None);
         }
         node.bounds = limiter.node_bounds(Mode::Evictd, now.unsigned_abs());
-        assert_eq!(node.bounds.left_of_node_rate, 0);
+        assert_eq!(node.bounds.rate.left, 0);
         node.see(DISK, 900);
         let plan = node.look(now);
         let hard: Vec<_> = plan.evictions.iter().filter(|e| !e.is_soft).collect();
@@ -867,7 +830,7 @@ fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
 
     let mut node = Node::new(vec![hard(DISK, 1000)], false);
     node.pod("free", [500, 0, 1]);
-    node.bounds.left_of_node_rate = 0;
+    node.bounds.rate.left = 0;
     node.see(DISK, 900);
     assert_eq!(node.look(SECOND).blocked[0].denied, 1, "by the rate");
 }
