@@ -180,6 +180,8 @@ impl ManagerLoop {
         let what = &waiting.plan.node_reclaim;
         let kubelet_timeout = self.node_reclaim.reclaimers.kubelet_timeout(what);
         let seen = self.sample();
+        let node = self.node.snapshot(&seen);
+        self.planner.take_look(signed(now), node);
         let is_enough = removed.is_some_and(|removed| {
             let took = Duration::from_nanos(now.saturating_sub(waiting.began));
             let is_left = removed.left_to_kubelet > 0;
@@ -257,7 +259,7 @@ impl ManagerLoop {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use evictd_engine::{Cause, Observation, ThresholdValue, model::quantity::Quantity};
@@ -322,6 +324,13 @@ mod tests {
         let now = signed(monotonic_ns());
         let plan = manager.planner.plan(now, manager.node.snapshot(&seen));
         manager.reclaim_node(&plan, &seen);
+    }
+
+    /// The manager of a node whose disk is short, and whose runtime reclaims.
+    pub(in crate::manager_loop) fn awaiting_the_runtime(dir: &Path) -> ManagerLoop {
+        let mut manager = manager(dir, Mode::Evictd, RUNTIME);
+        look(&mut manager, 40, 60);
+        manager
     }
 
     /// So much time passes. From now on pods are chosen and not killed.
