@@ -592,11 +592,14 @@ impl TriggerSet for Program {
 /// look the pod is still a victim of the agent before, although its processes are gone.
 #[test]
 fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
-    let evictions = |earlier_victim: Option<u64>| {
+    let evictions = |earlier_victim: Option<u64>, is_being_killed: bool| {
         let dir = tempfile::tempdir().unwrap();
         let cgroup = Cgroup(dir.path());
         let mut setup = cgroup.setup();
         let pod = cgroup.pod("a");
+        if is_being_killed {
+            pod.eviction_state.begin_kill(monotonic_ns());
+        }
         setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
         setup.trigger = Box::new(Program {
             killed: Some(KernelKill {
@@ -623,10 +626,12 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         let count = |is: &dyn Fn(&&FastPathEvent) -> bool| events.iter().filter(is).count();
         (count(&is_eviction), count(&is_told))
     };
-    assert_eq!(evictions(None), (1, 0));
-    assert_eq!(evictions(Some(monotonic_ns())), (0, 0));
+    assert_eq!(evictions(None, false), (1, 0));
+    assert_eq!(evictions(Some(monotonic_ns()), false), (0, 0));
     // It has run again since, and that no eviction follows is told.
-    assert_eq!(evictions(Some(1)), (0, 1));
+    assert_eq!(evictions(Some(1), false), (0, 1));
+    // The manager reports it.
+    assert_eq!(evictions(None, true), (0, 0));
 }
 
 /// A loop whose guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when
