@@ -92,7 +92,7 @@ impl Planner {
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
-        self.pending.take_look(now, node);
+        self.take_look(now, node);
         self.choices.keep(|uid| self.pending.contains(uid));
         self.usage_growth.forget_old(unsigned_ns(now));
         self.watch_growth(now, node);
@@ -150,6 +150,12 @@ impl Planner {
         plan
     }
 
+    /// Takes note of what victims have given back, and of those that have ended: each look counts, since a victim that runs
+    /// again is left out of one look, whichever that is.
+    pub fn take_look(&mut self, now: i64, node: Snapshot<'_>) {
+        self.pending.take_look(now, node);
+    }
+
     /// Takes note of so many nanoseconds until `now` in which no look was taken although one was due: they are no time of a
     /// shortage or of a grace period, and none in which victims had to end.
     pub fn exclude_gap(&mut self, late: u64, now: i64) {
@@ -173,8 +179,7 @@ impl Planner {
         before: Snapshot<'_>,
         after: Snapshot<'_>,
     ) -> Vec<EvictionDecision> {
-        // A victim that runs again is left out of one look, whichever that is.
-        self.pending.take_look(now, after);
+        self.take_look(now, after);
         let mode = self.settings.mode;
         let resolves = |threshold: &Threshold| self.paces.resolves(threshold, mode, now);
         let unresolved = self.pressure.unresolved(after.observations, resolves);

@@ -28,8 +28,9 @@ const STEP_PART: u64 = 1024;
 const LARGEST_STEP: u64 = 64 << 20;
 /// A look that is late by less, in nanoseconds, may be so by the agent's own doing, while the victim had its time.
 const OWN_DELAY_NS: u64 = SECOND;
-/// Least time for which a victim of an earlier agent is observed before it counts as stuck.
-const RESUMED_NS: u64 = SECOND / 2;
+/// Least time for which a victim of an earlier agent is observed before it counts as stuck: whether it works takes two readings
+/// half a second apart, the first of them at the first look.
+const RESUMED_NS: u64 = 1100 * MS;
 /// Time after which the kubelet is expected to have unmounted the volumes of a pod without processes.
 const UNMOUNT_NS: u64 = 5 * SECOND;
 /// A report is sent at the latest this long after the victim's end.
@@ -109,8 +110,8 @@ impl Terminating {
         }
     }
 
-    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a
-    /// second to show that it gives something back, unless it `was_stuck` before.
+    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has a
+    /// second to show that it gives something back, or works, unless it `was_stuck` before.
     pub fn restore(
         signalled: u64,
         now: u64,
@@ -449,7 +450,12 @@ mod tests {
             old.observe(60 * SECOND + 1, seen(true, 100)),
             VictimState::Terminating
         );
-        assert_eq!(old.observe(61 * SECOND, seen(true, 100)), BecameStuck);
+        let resumed = 60 * SECOND + RESUMED_NS;
+        assert_eq!(
+            old.observe(resumed - 1, seen(true, 100)),
+            VictimState::Terminating
+        );
+        assert_eq!(old.observe(resumed, seen(true, 100)), BecameStuck);
         let mut known = restore(60 * SECOND, seen(true, 100), true);
         assert_eq!(pending(&known, 60 * SECOND, 100), Pending::default());
         assert_eq!(known.observe(61 * SECOND, seen(true, 100)), Stuck);

@@ -636,6 +636,38 @@ mod tests {
         assert_eq!((8..14).find(|half| look(*half)[0]), Some(12));
     }
 
+    /// Its memory goes with its last process, which a driver lets go of late.
+    // R43
+    #[test]
+    fn a_victim_of_an_earlier_agent_that_works_is_not_stuck() {
+        let stuck_after_ms = |busy: Option<&Child>| {
+            let dir = of_a_process_held_in_exit();
+            busy.inspect(|busy| busy.lists(dir.path()));
+            let (begun, ms) = (10 * SECOND, SECOND / 1000);
+            let victim = RestoredVictim {
+                pod: opened(&dir),
+                signalled: begun - 3 * SECOND,
+                signal: Some(Signal::MemoryAvailable),
+                is_stuck: false,
+            };
+            let mut in_flight = InFlight::new(&[victim], |_| Some(0), begun);
+            let used = || busy.map_or(u64::MAX, |busy| process_cpu_ns(busy.pid()).unwrap());
+            let mut least = 0;
+            (1..2000).find(|after| {
+                if after % 100 == 0 {
+                    while used() < least {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                    least = used().saturating_add(10 * ms);
+                }
+                is_stuck(&mut in_flight, begun + after * ms, true)
+            })
+        };
+        let busy = Child::start("sh", &["-c", "while :; do :; done"]);
+        assert_eq!(stuck_after_ms(Some(&busy)), None);
+        assert_eq!(stuck_after_ms(None), Some(1100));
+    }
+
     // R43
     #[test]
     fn a_container_that_is_started_again_beside_a_stuck_process_is_killed() {

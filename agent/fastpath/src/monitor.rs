@@ -308,6 +308,9 @@ impl MemoryMonitor {
         {
             let limiter = &self.limiter;
             limiter.forget_shadow_victims(ShadowChooser::FastPath);
+            // What they use counts as used again, and has not grown.
+            let scopes = self.scopes.iter_mut();
+            scopes.for_each(|watched| watched.pace.forget_growth());
         }
     }
 

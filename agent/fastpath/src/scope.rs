@@ -182,7 +182,7 @@ impl WatchedScope {
         if self.scope.is_limited() {
             // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is
             // no page cache.
-            self.apply_machine_estimate(lag.saturating_sub(cycle.dying));
+            self.apply_machine_estimate(lag.saturating_sub(cycle.dying), was_under_pressure);
         }
         if self.under_pressure && !was_under_pressure {
             self.spin.reset();
@@ -199,7 +199,7 @@ impl WatchedScope {
     }
 
     /// What of the lag is page cache, and what of kernel memory can be given back, as the machine's own counters tell.
-    fn apply_machine_estimate(&mut self, lag: u64) {
+    fn apply_machine_estimate(&mut self, lag: u64, was_under_pressure: bool) {
         let is_v1 = self.scope.cgroup().version() == Version::V1;
         if lag > 0 {
             let cache = self.machine.cache_in(lag);
@@ -209,7 +209,8 @@ impl WatchedScope {
             let is_far = self.sample.guarded_available >= threshold.saturating_mul(2);
             let kernel = (is_v1 && is_far).then_some(self.sample.kernel);
             self.machine.set_baseline(kernel);
-        } else {
+        } else if was_under_pressure {
+            // The look that decides does not wait for it.
             self.machine.lower_baseline();
         }
         if is_v1 {

@@ -544,6 +544,49 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
     assert_eq!(report.kubelet_available, report.available);
 }
 
+/// The pressure goes on, and one pod was told.
+// R47
+#[test]
+fn other_settings_leave_what_shadow_mode_has_chosen() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let pods = ["a", "b"].map(|name| cgroup.running_pod(name));
+    for pod in &pods {
+        Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
+    }
+    let mut setup = cgroup.setup();
+    setup.table = Box::new(PodTable::new(pods.to_vec()));
+    (setup.shadow, setup.mode) = (true, Mode::Evictd);
+    let mut watch = watch(setup);
+    let mut used = 385;
+    let mut told = |watch: &mut MemoryMonitor, grows: u64| {
+        for _ in 0..4 {
+            used += grows;
+            cgroup.uses(used * MIB, used * MIB);
+            watch.run_once(monotonic_ns());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let events = std::iter::from_fn(|| watch.events.next());
+        let is_told = |event: &FastPathEvent| matches!(event, FastPathEvent::Evicted(_));
+        events.filter(is_told).count()
+    };
+    assert_eq!(told(&mut watch, 15), 1);
+    let settings = |shadow| FastPathSettings {
+        thresholds: watch.scopes[0].scope.thresholds(),
+        capacity: 512 * MIB,
+        shadow,
+        strategy: RankingStrategy::Kubelet,
+    };
+    let (same, live) = (settings(true), settings(false));
+    watch.control.send_settings(same);
+    assert_eq!(told(&mut watch, 0), 0);
+    let is_chosen = |watch: &MemoryMonitor| pods.iter().any(|pod| watch.in_flight.contains(pod));
+    assert!(is_chosen(&watch));
+    watch.control.send_settings(live);
+    watch.apply_updates();
+    assert!(!is_chosen(&watch));
+}
+
 /// A program that kills from the pods which are published to it.
 #[derive(Default)]
 struct Program {
@@ -592,11 +635,14 @@ impl TriggerSet for Program {
 /// look the pod is still a victim of the agent before, although its processes are gone.
 #[test]
 fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
-    let evictions = |earlier_victim: Option<u64>| {
+    let evictions = |earlier_victim: Option<u64>, is_being_killed: bool| {
         let dir = tempfile::tempdir().unwrap();
         let cgroup = Cgroup(dir.path());
         let mut setup = cgroup.setup();
         let pod = cgroup.pod("a");
+        if is_being_killed {
+            pod.eviction_state.begin_kill(monotonic_ns());
+        }
         setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
         setup.trigger = Box::new(Program {
             killed: Some(KernelKill {
@@ -623,10 +669,12 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         let count = |is: &dyn Fn(&&FastPathEvent) -> bool| events.iter().filter(is).count();
         (count(&is_eviction), count(&is_told))
     };
-    assert_eq!(evictions(None), (1, 0));
-    assert_eq!(evictions(Some(monotonic_ns())), (0, 0));
+    assert_eq!(evictions(None, false), (1, 0));
+    assert_eq!(evictions(Some(monotonic_ns()), false), (0, 0));
     // It has run again since, and that no eviction follows is told.
-    assert_eq!(evictions(Some(1)), (0, 1));
+    assert_eq!(evictions(Some(1), false), (0, 1));
+    // The manager reports it.
+    assert_eq!(evictions(None, true), (0, 0));
 }
 
 /// A loop whose guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when

@@ -36,9 +36,9 @@ use super::counters::Counters;
 
 /// Time that a request may take before it counts as lost.
 pub const DEADLINE: Duration = Duration::from_secs(10);
-/// Time that a request may take that removes a pod, and each write while webhooks are slow. The API server waits for a
-/// webhook for up to 30 s, goes on without it where it may fail (`failurePolicy: Ignore`), and answers within 34 s
-/// (`requestTimeoutUpperBound`). What is not waited for is not carried out.
+/// Time that a request may take that removes a pod, or sets a condition of one that is asked to go, and each write while
+/// webhooks are slow. The API server waits for a webhook for up to 30 s, goes on without it where it may fail
+/// (`failurePolicy: Ignore`), and answers within 34 s (`requestTimeoutUpperBound`). What is not waited for is not carried out.
 pub const ADMISSION_DEADLINE: Duration = Duration::from_secs(35);
 /// How long writes have that time after one that had no answer within the usual one, until one has no answer within that
 /// either: not the first, and no more than every second, is waited for in vain on a connection that is dead.

@@ -2,9 +2,10 @@
 //!
 //! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that
 //! has evicted reads it from the API server's cache, and adds its entry unless there are enough already, at most once
-//! in `REPORT_EVERY` and after a random wait. The answer to that write has all entries. The node that finds enough
-//! writes `NAME`, which all watch and which changes a few times in an incident. So five thousand nodes that evict at
-//! once make some hundred writes, and then reads at a rate of nodes by `REPORT_EVERY`.
+//! in `REPORT_EVERY`, or in a quarter of a window below two minutes, and after a random wait. The answer to that write
+//! has all entries. The node that finds enough writes `NAME`, which all watch and which changes a few times in an
+//! incident. So five thousand nodes that evict at once make some hundred writes, and then reads at a rate of nodes by
+//! that time.
 //!
 //! Without the API server the state that a node has read last holds until its end, over restarts too; the node goes on
 //! at its own pace.
@@ -50,7 +51,8 @@ const PARTS_OF_WINDOW: (u32, u32) = (4, 8);
 const SPREAD: Duration = Duration::from_secs(5);
 /// Interval at which the agent looks whether the node has evicted.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
+/// A ConfigMap that was missing is looked for again after about so many times the time between two reports: 10 minutes where
+/// the window is not short.
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
 pub(crate) const ENTRIES: &str = "-evictions";

@@ -7,7 +7,8 @@
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]). A walk of minutes may count a file twice: where the pod would be above a limit of its own by it, a
-//! *close* walk follows, which does not rest. What a close walk finds that others have made wait counts for no limit.
+//! *close* walk follows, which does not rest. What a close walk finds that others have made wait counts for no limit; the
+//! next one goes first for longer.
 
 mod disk_use;
 mod pod_walk;

@@ -37,10 +37,24 @@ pub use status::{SharedStatus, Status};
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, sync::Arc};
+    use std::{fs, path::Path, sync::Arc, time::Duration};
 
-    use evictd_engine::{Pod, model::settings::Mode};
-    use evictd_node::pods::table::PodEntry;
+    use evictd_engine::{
+        Layout, NodeReclaimOptions, PlannerSettings, Pod, Threshold,
+        model::settings::{EvictionConfig, MitigationConfig, Mode, RankingStrategy},
+    };
+    use evictd_node::{
+        cgroup::memory::MemoryCgroup,
+        memory_scope::{Scope, ScopeKind},
+        pods::table::PodEntry,
+    };
+
+    use crate::{
+        CommandQueue, DiskScanner, ManagerEventQueue, ManagerSetup, PodSet, SignalSources,
+        manager_loop::ManagerLoop,
+    };
+
+    pub(crate) const MIB: u64 = 1 << 20;
 
     /// A pod, whose directory looks like a cgroup of version 2 and is made where it is not there.
     pub(crate) fn pod(dir: &Path, name: &str, is_deleting: bool) -> Arc<PodEntry> {
@@ -57,10 +71,54 @@ mod tests {
         }
         let pod = Pod {
             uid: name.to_owned(),
+            namespace: "default".to_owned(),
             is_deleting,
             ..Pod::default()
         };
         Arc::new(PodEntry::open(pod, &path, Mode::Evictd).unwrap())
+    }
+
+    /// Settings and parts of the manager of a node of 100 MiB without pods, beside a kubelet.
+    pub(crate) fn setup(dir: &Path, thresholds: Vec<Threshold>) -> ManagerSetup {
+        let node = pod(dir, "node", false).memory.path().to_owned();
+        let cgroup = MemoryCgroup::open(&node).unwrap();
+        let total = ScopeKind::Machine { total: 100 * MIB };
+        let memory = Scope::open(cgroup, total, |_| Default::default(), false).unwrap();
+        ManagerSetup {
+            settings: PlannerSettings {
+                eviction: EvictionConfig {
+                    thresholds,
+                    max_pod_grace_period_seconds: 0,
+                    pressure_transition_period: Duration::ZERO,
+                    reserved_memory: 0,
+                    limits_local_storage: false,
+                },
+                layout: Layout::default(),
+                strategy: RankingStrategy::Kubelet,
+                mode: Mode::Evictd,
+                fastpath_signals: Vec::new(),
+                has_api_server: true,
+            },
+            sources: SignalSources::new(memory, None, None, None),
+            scanner: DiskScanner::start(None).unwrap(),
+            pods: PodSet::default(),
+            limiter: Arc::default(),
+            shadow: false,
+            node_reclaim: NodeReclaimOptions {
+                runtime: None,
+                kubelet: true,
+            },
+            mitigation: MitigationConfig::default(),
+            memory_v1: None,
+            restored: Default::default(),
+            on_kill: Box::new(|_, _, _| ()),
+        }
+    }
+
+    pub(crate) fn manager_loop(setup: ManagerSetup) -> ManagerLoop {
+        let commands = CommandQueue::new().unwrap();
+        let events = ManagerEventQueue::new().unwrap();
+        ManagerLoop::new(setup, events, commands, Arc::default(), Arc::default())
     }
 
     /// A line of the log waits for the lock and for the reader of stderr. Only what takes steps before an eviction, on

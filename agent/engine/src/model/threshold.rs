@@ -310,6 +310,7 @@ mod tests {
                 base: base.parse().unwrap(),
                 step: step.parse().unwrap(),
                 most,
+                soft: None,
             }))
         };
         for (base, step, most, capacity, expected) in [

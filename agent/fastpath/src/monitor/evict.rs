@@ -208,7 +208,12 @@ impl MemoryMonitor {
             let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
             let entry = position.and_then(|position| self.pods.table.entries.get(position));
             let ago = now.saturating_sub(kill.time);
-            if let Some(signalled) = entry.and_then(|entry| self.in_flight.signalled(entry)) {
+            let signalled = |entry: &Arc<PodEntry>| {
+                let is_managers = entry.eviction_state.is_being_killed(now);
+                let in_flight = self.in_flight.signalled(entry);
+                in_flight.or_else(|| is_managers.then_some(now))
+            };
+            if let Some(signalled) = entry.and_then(signalled) {
                 // An earlier agent's victim may have run again before the guard killed from it.
                 if kill.time.saturating_sub(signalled) > KERNEL_KILL_NS {
                     let pod = entry.map(Arc::clone);

@@ -58,13 +58,13 @@ impl MemoryMonitor {
     fn apply_settings(&mut self, settings: FastPathSettings) {
         if std::mem::replace(&mut self.shadow, settings.shadow) != settings.shadow {
             self.limiter.forget_shadow();
+            self.forget_shadow_victims();
             // The pods that shadow mode has chosen did not die.
             self.scopes
                 .iter_mut()
                 .for_each(|watched| watched.pace = Pace::default());
         }
         self.published_at = 0;
-        self.forget_shadow_victims();
         self.strategy = settings.strategy;
         for index in 0..self.scopes.len() {
             let Some(watched) = self.scopes.get_mut(index) else {

@@ -21,8 +21,9 @@ use super::{
 /// A walk that has rested for longer may have counted files twice that were moved, and temporary ones that never existed at
 /// the same time.
 const RESTED: Duration = Duration::from_secs(10);
-/// For so long a close walk goes on before others.
+/// For so long at least a close walk goes on before others, and so long at most.
 const FIRST: Duration = Duration::from_secs(60);
+const LONGEST_FIRST: Duration = Duration::from_secs(960);
 
 /// Kind of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +46,9 @@ pub(super) struct PodWalk {
     is_whole: bool,
     /// Time that the steps took, without rests.
     pub worked: Duration,
-    /// It does not rest: by what an earlier one has found the pod may be above a limit of its own.
-    is_close: bool,
+    /// It does not rest, and goes on before others for so long: by what an earlier one has found the pod may be above a limit
+    /// of its own.
+    first: Option<Duration>,
 }
 
 impl PodWalk {
@@ -73,7 +75,7 @@ impl PodWalk {
             walk: None,
             is_whole: true,
             worked: Duration::ZERO,
-            is_close: false,
+            first: None,
             target,
         }
     }
@@ -85,7 +87,7 @@ impl PodWalk {
         cgroup_counts: Option<&CgroupCountReader>,
     ) -> Self {
         Self {
-            is_close: true,
+            first: Some(FIRST),
             ..Self::begin(self.target.clone(), mounts, cgroup_counts)
         }
     }
@@ -93,7 +95,7 @@ impl PodWalk {
     /// Above this many bytes a close walk is to follow on what it has found by `now`: the pod may exceed a limit of its own.
     /// `None` where it is certain, or close already: no walk is begun anew for ever.
     pub fn uncertain_above(&self, now: u64) -> Option<u64> {
-        let is_uncertain = !self.is_close && self.has_rested(now);
+        let is_uncertain = !self.is_close() && self.has_rested(now);
         self.target.least_limit.filter(|_| is_uncertain)
     }
 
@@ -105,12 +107,17 @@ impl PodWalk {
 
     /// Whether it does not rest.
     pub fn is_close(&self) -> bool {
-        self.is_close
+        self.first.is_some()
     }
 
     /// Whether it goes on before others.
     pub fn goes_first(&self) -> bool {
-        self.is_close && self.worked < FIRST
+        self.first.is_some_and(|first| self.worked < first)
+    }
+
+    /// A whole walk has taken so long: a close one goes first for twice as long, or its turns would make it uncertain.
+    pub fn expect(&mut self, worked: Duration) {
+        self.first = Some((worked * 2).clamp(FIRST, LONGEST_FIRST));
     }
 
     /// Time at which it began, in nanoseconds of CLOCK_MONOTONIC.

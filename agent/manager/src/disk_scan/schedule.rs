@@ -202,8 +202,9 @@ impl Schedule {
     }
 
     /// A walk has been begun in the place of one that was too uncertain: it is next.
-    pub fn walk_closely(&mut self, scan: PodWalk) {
+    pub fn walk_closely(&mut self, mut scan: PodWalk) {
         if let Some(known) = self.known.get_mut(&scan.target.uid) {
+            scan.expect(known.worked);
             known.state = WalkState::Open(scan.began());
             self.parked.push_front(Box::new(scan));
         }
@@ -316,6 +317,43 @@ mod tests {
             let turns = expected.map(|_| turn(&mut schedule, now, &[], Duration::from_secs(1)));
             assert_eq!(turns, expected);
         }
+    }
+
+    /// One pod needs two minutes, and another one is always being walked.
+    // R10
+    #[test]
+    fn a_close_walk_that_was_too_short_goes_first_for_longer_the_next_time() {
+        let mounts = MountPoints::default();
+        let begin = |target| Box::new(PodWalk::begin(target, &mounts, None));
+        let mut schedule = Schedule::default();
+        schedule.follow(&targets(2), DiskPressure::None, SECOND);
+        let NextStep::Start(target) = schedule.next(SECOND) else {
+            panic!("both are new");
+        };
+        let rested = begin(target);
+        let turn = Duration::from_secs(10);
+        let mut is_certain = || {
+            let close = rested.begin_closely(&mounts, None);
+            let mut now = close.began();
+            schedule.walk_closely(close);
+            loop {
+                let mut scan = match schedule.next(now) {
+                    NextStep::Start(target) => begin(target),
+                    NextStep::Resume(scan) => scan,
+                    NextStep::Wait(_) => panic!("both are under way"),
+                };
+                now += nanos(turn);
+                if scan.target.uid == rested.target.uid {
+                    scan.worked += turn;
+                    if scan.worked >= 12 * turn {
+                        schedule.done(&scan);
+                        return !scan.has_rested(now);
+                    }
+                }
+                schedule.park(scan);
+            }
+        };
+        assert_eq!([is_certain(), is_certain()], [false, true]);
     }
 
     #[test]

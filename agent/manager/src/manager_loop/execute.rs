@@ -252,6 +252,12 @@ impl ManagerLoop {
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates: Vec<_> = alternatives.into_iter().filter_map(choice).collect();
+        let Some(choice) = candidates.first() else {
+            // The signal is not observed now, or the threshold has gone: the next look decides anew.
+            self.planner.cancel_eviction(&eviction.uid);
+            return false;
+        };
+        let choice = Arc::clone(&choice.pod);
         if !self.shadow.on {
             self.soft_candidates = candidates.iter().map(|c| Arc::clone(&c.pod)).collect();
         }
@@ -273,9 +279,7 @@ impl ManagerLoop {
         };
         self.soft_request = Some(under_way);
         self.planner.set_soft_request_under_way(!self.shadow.on);
-        if let Some(choice) = request.candidates.first() {
-            self.unthrottle(vec![Arc::clone(&choice.pod)]);
-        }
+        self.unthrottle(vec![choice]);
         if !self.reporter.emit(ManagerEvent::Soft(Box::new(request))) {
             // No answer comes; the next look asks again.
             self.soft_candidates.clear();
@@ -323,5 +327,56 @@ impl ManagerLoop {
                 _ => 0,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use evictd_engine::{
+        ThresholdValue,
+        model::{quantity::Quantity, settings::Mode},
+    };
+
+    use super::*;
+    use crate::{
+        ManagerSetup,
+        tests::{MIB, manager_loop, pod, setup},
+    };
+
+    // R43
+    #[test]
+    fn a_soft_eviction_that_has_no_candidate_is_asked_for_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let soft = Threshold {
+            signal: Signal::MemoryAvailable,
+            value: ThresholdValue::Quantity(Quantity::bytes(100 * MIB)),
+            grace_period: Duration::from_nanos(1),
+            min_reclaim: None,
+        };
+        let mut setup = setup(dir.path(), vec![soft]);
+        setup.settings.mode = Mode::Kubelet;
+        let mut manager = manager_loop(ManagerSetup {
+            pods: PodSet::new(&[pod(dir.path(), "a", false)]),
+            ..setup
+        });
+        let begun = signed(monotonic_ns());
+        let mut look = |second: i64, is_seen_then: bool| {
+            let now = begun + second * 1_000_000_000;
+            let seen = manager.sources.sample(now);
+            let plan = manager.planner.plan(now, manager.node.snapshot(&seen));
+            let chosen = plan.evictions.len();
+            let then = is_seen_then.then_some(seen).unwrap_or_default();
+            manager.execute(plan.evictions, &then, Wake::at(0));
+            let events = std::iter::from_fn(|| manager.reporter.events.next());
+            let is_request = |event: &ManagerEvent| matches!(event, ManagerEvent::Soft(_));
+            (chosen, events.filter(is_request).count())
+        };
+        // Its grace period begins.
+        assert_eq!(look(0, true), (0, 0));
+        // The signal is not observed at the moment of the request, and the next one keeps the kubelet's pace.
+        assert_eq!(look(1, false), (1, 0));
+        assert_eq!(look(11, true), (1, 1));
     }
 }

@@ -197,10 +197,11 @@ impl ManagerLoop {
 mod tests {
     use std::fs;
 
-    use evictd_engine::{Pod, model::settings::Mode};
+    use evictd_engine::{Pod, model::settings::Mode, node_reclaim::Removed};
     use evictd_node::proc::process::started;
 
     use super::*;
+    use crate::manager_loop::node_reclaim::tests::awaiting_the_runtime;
 
     /// One container had been started again before the agent was, and another one of the pod ends only later.
     #[test]
@@ -231,5 +232,33 @@ mod tests {
         known.note(&entry);
         let due = monotonic_ns() + 2 * LOOK_NS;
         assert_eq!(known.look_at(&entry, false, due), AfterKill::Ends);
+    }
+    /// It is left out of one look alone, which may be that of the runtime's answer.
+    // R43
+    #[test]
+    fn a_pod_that_runs_again_when_the_runtime_answers_is_a_pod_like_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manager = awaiting_the_runtime(dir.path());
+        let own = std::process::id();
+        fs::write(dir.path().join("a/cgroup.procs"), format!("{own}\n")).unwrap();
+        let seen = manager.sample();
+        let is_candidate = |manager: &ManagerLoop| {
+            let (node, signal) = (manager.node.snapshot(&seen), Signal::MemoryAvailable);
+            !manager.planner.candidates(node, signal).is_empty()
+        };
+        assert!(is_candidate(&manager));
+        let killed_at = started(own.cast_signed()).unwrap().cast_unsigned() - SECOND;
+        let last = LastKill::new(killed_at, 0);
+        manager.node.known_kills.last.insert("a".into(), last);
+        let node = manager.node.snapshot(&seen);
+        let now = signed(monotonic_ns());
+        manager.planner.note_fastpath_kill(now, node, "a");
+        assert!(!is_candidate(&manager));
+        manager.node_reclaim_done(Some(Removed {
+            left_to_kubelet: 1,
+            ..Removed::default()
+        }));
+        manager.sample();
+        assert!(is_candidate(&manager));
     }
 }

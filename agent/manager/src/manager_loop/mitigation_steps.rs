@@ -178,61 +178,25 @@ mod tests {
     use std::time::Duration;
 
     use evictd_engine::{
-        Layout, NodeReclaimOptions, Observation, PlannerSettings, Threshold, ThresholdValue,
-        model::{
-            quantity::Quantity,
-            settings::{EvictionConfig, Mode, RankingStrategy, ThrottleConfig},
-        },
-    };
-    use evictd_node::{
-        cgroup::memory::MemoryCgroup,
-        memory_scope::{Scope, ScopeKind},
+        Observation, Threshold, ThresholdValue,
+        model::{quantity::Quantity, settings::ThrottleConfig},
     };
 
     use super::*;
     use crate::{
-        Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerSetup, PodSet, SignalSources,
-        tests::pod,
+        Command, ManagerSetup, PodSet,
+        tests::{MIB, manager_loop, pod, setup},
     };
-
-    const MIB: u64 = 1 << 20;
 
     /// The manager of a node of 100 MiB with a soft threshold of 50 MiB, which throttles.
     fn manager(dir: &std::path::Path) -> ManagerLoop {
-        let node = pod(dir, "node", false).memory.path().to_owned();
-        let cgroup = MemoryCgroup::open(&node).unwrap();
-        let total = ScopeKind::Machine { total: 100 * MIB };
-        let memory = Scope::open(cgroup, total, |_| Default::default(), false).unwrap();
         let soft = Threshold {
             signal: Signal::MemoryAvailable,
             value: ThresholdValue::Quantity(Quantity::bytes(50 * MIB)),
             grace_period: Duration::from_secs(90),
             min_reclaim: None,
         };
-        let setup = ManagerSetup {
-            settings: PlannerSettings {
-                eviction: EvictionConfig {
-                    thresholds: vec![soft],
-                    max_pod_grace_period_seconds: 0,
-                    pressure_transition_period: Duration::ZERO,
-                    reserved_memory: 0,
-                    limits_local_storage: false,
-                },
-                layout: Layout::default(),
-                strategy: RankingStrategy::Kubelet,
-                mode: Mode::Evictd,
-                fastpath_signals: Vec::new(),
-                has_api_server: true,
-            },
-            sources: SignalSources::new(memory, None, None, None),
-            scanner: DiskScanner::start(None).unwrap(),
-            pods: PodSet::default(),
-            limiter: Arc::default(),
-            shadow: false,
-            node_reclaim: NodeReclaimOptions {
-                runtime: None,
-                kubelet: true,
-            },
+        manager_loop(ManagerSetup {
             mitigation: MitigationConfig {
                 reclaim: None,
                 throttle: Some(ThrottleConfig {
@@ -240,13 +204,8 @@ mod tests {
                     time_limit: Duration::from_secs(60),
                 }),
             },
-            memory_v1: None,
-            restored: Default::default(),
-            on_kill: Box::new(|_, _, _| ()),
-        };
-        let commands = CommandQueue::new().unwrap();
-        let events = ManagerEventQueue::new().unwrap();
-        ManagerLoop::new(setup, events, commands, Arc::default(), Arc::default())
+            ..setup(dir, vec![soft])
+        })
     }
 
     /// The steps that are asked for, with the UIDs of the pods that they name.

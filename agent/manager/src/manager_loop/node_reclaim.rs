@@ -5,6 +5,7 @@ use std::time::Duration;
 use evictd_engine::{
     NodeReclaim, NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal,
     Threshold,
+    model::settings::Mode,
     node_reclaim::{ReclaimBy, Removed},
     units::{nanos, shift_by_gap, signed},
 };
@@ -20,6 +21,10 @@ use crate::{
 struct Waiting {
     plan: Plan,
     before: Observations,
+    /// Thresholds that the reclaim may resolve.
+    helped: Vec<Threshold>,
+    /// At some look none of them was under pressure: no pod goes for the plan.
+    is_over: bool,
     /// Time of the request, and time since which it is waited for: the same but for gaps without looks.
     began: u64,
     since: u64,
@@ -68,6 +73,13 @@ impl ManagerLoop {
             .collect();
         self.node_reclaim.reclaimers.note_pressure(&helps);
         self.node_reclaim.shadow_reported &= !helps.is_empty();
+        if let Some(waiting) = &mut self.node_reclaim.waiting {
+            let mut helped = waiting.helped.iter();
+            waiting.is_over |= !helped.any(|t| self.planner.is_under_pressure(t));
+        }
+        // The next shortage has all of the kubelet's time; the runtime answers what it was asked.
+        let is_over = |w: &mut Waiting| w.is_over && w.by == ReclaimBy::Kubelet;
+        self.node_reclaim.waiting.take_if(is_over);
         if !plan.node_reclaim.is_empty() && self.node_reclaim.waiting.is_none() {
             self.begin_reclaim(plan, seen);
         }
@@ -111,6 +123,8 @@ impl ManagerLoop {
         self.node_reclaim.waiting = Some(Waiting {
             plan: plan.clone(),
             before: *seen,
+            helped: self.helped(plan, seen),
+            is_over: false,
             began: now,
             since: now,
             by,
@@ -137,6 +151,22 @@ impl ManagerLoop {
         }
     }
 
+    /// The thresholds that the reclaim of a plan may resolve: those that wait for it, and in the kubelet's mode, which evicts
+    /// for one and asks all of them after the reclaim, each that it helps.
+    fn helped(&self, plan: &Plan, seen: &Observations) -> Vec<Threshold> {
+        let layout = self.sources.layout();
+        let is_helped = |t: &Threshold| match self.planner.mode() {
+            Mode::Kubelet => {
+                let helps = layout.node_reclaim(t.signal);
+                helps.iter().any(|help| plan.node_reclaim.contains(help))
+            }
+            Mode::Evictd => plan.awaiting_reclaim.contains(t),
+        };
+        let helped = self.planner.thresholds();
+        let helped = helped.filter(|t| is_helped(t) && is_unresolved(t, seen));
+        helped.cloned().collect()
+    }
+
     /// The runtime has answered.
     pub(super) fn node_reclaim_done(&mut self, removed: Option<Removed>) {
         let now = monotonic_ns();
@@ -150,14 +180,16 @@ impl ManagerLoop {
         let what = &waiting.plan.node_reclaim;
         let kubelet_timeout = self.node_reclaim.reclaimers.kubelet_timeout(what);
         let seen = self.sample();
-        let is_over = removed.is_some_and(|removed| {
+        let node = self.node.snapshot(&seen);
+        self.planner.take_look(signed(now), node);
+        let is_enough = removed.is_some_and(|removed| {
             let took = Duration::from_nanos(now.saturating_sub(waiting.began));
             let is_left = removed.left_to_kubelet > 0;
             let is_short = self.report_reclaimed(&waiting, removed, &seen, took);
             !(is_left && is_short)
         });
         // There may be a kubelet that removes the rest, or all.
-        match kubelet_timeout.filter(|_| !is_over) {
+        match kubelet_timeout.filter(|_| !is_enough && !waiting.is_over) {
             Some(timeout) => {
                 self.node_reclaim.waiting = Some(Waiting {
                     by: ReclaimBy::Kubelet,
@@ -178,11 +210,10 @@ impl ManagerLoop {
         took: Duration,
     ) -> bool {
         let before = &waiting.before;
-        let helped = waiting.plan.awaiting_reclaim.iter();
-        let helped: Vec<_> = helped.filter(|t| is_unresolved(t, before)).collect();
-        let is_short = |t: &&Threshold| seen.get(t.signal).is_none() || is_unresolved(t, seen);
-        let is_short = helped.iter().any(is_short);
-        let mut freed: Vec<(Signal, i64)> = helped
+        let is_short = |t: &Threshold| seen.get(t.signal).is_none() || is_unresolved(t, seen);
+        let is_short = waiting.helped.iter().any(is_short);
+        let mut freed: Vec<(Signal, i64)> = waiting
+            .helped
             .iter()
             .filter_map(|t| {
                 let (then, now) = (before.get(t.signal)?, seen.get(t.signal)?);
@@ -211,6 +242,9 @@ impl ManagerLoop {
 
     /// A sample from after a reclaim decides which pods must go.
     fn evict_after(&mut self, waiting: &Waiting, seen: &Observations) {
+        if waiting.is_over {
+            return;
+        }
         let what = &waiting.plan.node_reclaim;
         self.node_reclaim.reclaimers.note_waited(waiting.by, what);
         let snapshot = |observations| self.node.snapshot(observations);
@@ -221,5 +255,175 @@ impl ManagerLoop {
             snapshot(seen),
         );
         self.execute(evictions, seen, Wake::at(monotonic_ns()));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::Path;
+
+    use evictd_engine::{Cause, Observation, ThresholdValue, model::quantity::Quantity};
+
+    use super::*;
+    use crate::{
+        ManagerSetup, PodSet,
+        tests::{MIB, manager_loop, pod, setup},
+    };
+
+    const BYTES: Signal = Signal::NodeFsAvailable;
+    const INODES: Signal = Signal::NodeFsInodesFree;
+    const KUBELET: NodeReclaimOptions = NodeReclaimOptions {
+        runtime: None,
+        kubelet: true,
+    };
+    const RUNTIME: NodeReclaimOptions = NodeReclaimOptions {
+        runtime: Some(Duration::from_secs(30)),
+        kubelet: true,
+    };
+    /// Longer than evictions wait for the kubelet.
+    const LONG: u64 = 16_000_000_000;
+
+    /// The manager of a node with one pod. Memory is short by its soft threshold, whose grace period goes on.
+    fn manager(dir: &Path, mode: Mode, node_reclaim: NodeReclaimOptions) -> ManagerLoop {
+        let threshold = |signal, mib, grace| Threshold {
+            signal,
+            value: ThresholdValue::Quantity(Quantity::bytes(mib * MIB)),
+            grace_period: Duration::from_secs(grace),
+            min_reclaim: None,
+        };
+        let thresholds = vec![
+            threshold(BYTES, 50, 0),
+            threshold(INODES, 50, 0),
+            threshold(Signal::MemoryAvailable, 100, 90),
+        ];
+        let mut setup = setup(dir, thresholds);
+        setup.settings.mode = mode;
+        manager_loop(ManagerSetup {
+            pods: PodSet::new(&[pod(dir, "a", false)]),
+            node_reclaim,
+            ..setup
+        })
+    }
+
+    /// What is seen where so much room is on a disk of 100 MiB, and as many inodes.
+    fn seen(manager: &mut ManagerLoop, room: u64, inodes: u64) -> Observations {
+        let mut seen = manager.sources.sample(0);
+        for (signal, mib) in [(BYTES, room), (INODES, inodes)] {
+            let observation = Observation {
+                available: signed(mib * MIB),
+                capacity: signed(100 * MIB),
+                time: None,
+            };
+            seen.set(signal, observation);
+        }
+        seen
+    }
+
+    fn look(manager: &mut ManagerLoop, room: u64, inodes: u64) {
+        let seen = seen(manager, room, inodes);
+        let now = signed(monotonic_ns());
+        let plan = manager.planner.plan(now, manager.node.snapshot(&seen));
+        manager.reclaim_node(&plan, &seen);
+    }
+
+    /// The manager of a node whose disk is short, and whose runtime reclaims.
+    pub(in crate::manager_loop) fn awaiting_the_runtime(dir: &Path) -> ManagerLoop {
+        let mut manager = manager(dir, Mode::Evictd, RUNTIME);
+        look(&mut manager, 40, 60);
+        manager
+    }
+
+    /// So much time passes. From now on pods are chosen and not killed.
+    fn pass(manager: &mut ManagerLoop, ns: u64) {
+        if let Some(waiting) = &mut manager.node_reclaim.waiting {
+            waiting.since -= ns;
+        }
+        manager.shadow.on = true;
+    }
+
+    /// Which reclaims were asked for, and how many pods have gone for the disk.
+    fn told(manager: &ManagerLoop) -> (Vec<ReclaimBy>, usize) {
+        let (mut reclaims, mut gone) = (Vec::new(), 0);
+        for event in std::iter::from_fn(|| manager.reporter.events.next()) {
+            match event {
+                ManagerEvent::NodeReclaim(request) => reclaims.push(request.by),
+                ManagerEvent::Evicted(e) if e.eviction.cause == Cause::Pressure(BYTES) => gone += 1,
+                _ => {}
+            }
+        }
+        (reclaims, gone)
+    }
+
+    // R8, R43: a disk that had room meanwhile is short anew, and the kubelet has all of its time.
+    #[test]
+    fn each_shortage_waits_for_the_kubelet_by_itself() {
+        for mode in [Mode::Kubelet, Mode::Evictd] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut manager = manager(dir.path(), mode, KUBELET);
+            look(&mut manager, 40, 60);
+            look(&mut manager, 60, 60);
+            pass(&mut manager, LONG);
+            manager.shadow.on = false;
+            look(&mut manager, 40, 60);
+            assert_eq!(told(&manager), (vec![ReclaimBy::Kubelet; 2], 0), "{mode:?}");
+            pass(&mut manager, LONG);
+            look(&mut manager, 40, 60);
+            assert!(manager.node_reclaim.waiting.is_none());
+        }
+    }
+
+    /// The kubelet evicts for what was short before a reclaim whatever else is short after it.
+    // R8, R43
+    #[test]
+    fn no_pod_goes_for_a_disk_that_has_had_room_since() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manager = manager(dir.path(), Mode::Kubelet, KUBELET);
+        look(&mut manager, 40, 60);
+        look(&mut manager, 60, 60);
+        pass(&mut manager, LONG);
+        look(&mut manager, 60, 60);
+        assert_eq!(told(&manager), (vec![ReclaimBy::Kubelet], 0));
+    }
+
+    // R8, R43
+    #[test]
+    fn no_pod_goes_for_a_disk_that_had_room_before_the_runtime_answers() {
+        for answer in [None, Some(Removed::default())] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut manager = manager(dir.path(), Mode::Kubelet, RUNTIME);
+            look(&mut manager, 40, 60);
+            look(&mut manager, 60, 60);
+            pass(&mut manager, 0);
+            look(&mut manager, 40, 60);
+            manager.node_reclaim_done(answer);
+            assert_eq!(told(&manager), (vec![ReclaimBy::Runtime], 0));
+            assert!(manager.node_reclaim.waiting.is_none());
+        }
+    }
+
+    /// It evicts for one threshold and asks all of them after the reclaim.
+    // R8, R43
+    #[test]
+    fn in_the_kubelets_mode_a_reclaim_is_over_once_all_that_it_helps_is_resolved() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manager = manager(dir.path(), Mode::Kubelet, RUNTIME);
+        look(&mut manager, 40, 40);
+        let waiting = manager.node_reclaim.waiting.take().unwrap();
+        assert_eq!(waiting.plan.awaiting_reclaim.len(), 1);
+        for inodes in [40, 60] {
+            let seen = seen(&mut manager, 60, inodes);
+            let is_short =
+                manager.report_reclaimed(&waiting, Removed::default(), &seen, Duration::default());
+            assert_eq!(is_short, inodes < 50);
+        }
+        // The kubelet's time is not over because the first of them is resolved.
+        manager.node_reclaim.waiting = Some(Waiting {
+            by: ReclaimBy::Kubelet,
+            ..waiting
+        });
+        look(&mut manager, 60, 40);
+        assert!(manager.node_reclaim.waiting.is_some());
+        look(&mut manager, 60, 60);
+        assert!(manager.node_reclaim.waiting.is_none());
     }
 }

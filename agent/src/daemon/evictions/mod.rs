@@ -150,10 +150,12 @@ impl Agent {
         if !self.manager.is_running() && !request.shadow {
             return;
         }
+        let chosen = request.chosen.clone();
         let Some(choice) = request.candidates.first() else {
+            self.manager
+                .send(Command::SoftEvictionFinished { chosen, gone: None });
             return;
         };
-        let chosen = request.chosen.clone();
         if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, request.shadow) {
             if !cluster.request_soft(request.map(|entry| entry.pod.clone())) {
                 self.manager
