@@ -54,7 +54,9 @@ pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
 pub use planner::empty_pods::{EmptyPods, PodState};
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
-pub use planner::node_reclaim::{NodeReclaimOptions, NodeReclaimers, ReclaimUnderWay};
+pub use planner::node_reclaim::{
+    NodeReclaimOptions, NodeReclaimers, ReclaimProgress, ReclaimUnderWay,
+};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeBounds,

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use super::{
-    EvictionDecision, NodeReclaim, Observation, Observations, Plan, Planner, Snapshot, Threshold,
-    unsigned_ns,
+    EvictionDecision, NodeReclaim, Observation, Observations, Plan, Planner, Signal, Snapshot,
+    Threshold, unsigned_ns, victims::significant,
 };
 use crate::{
+    kubelet_times::MONITORING_INTERVAL_NS,
     model::settings::Mode,
     node_reclaim::ReclaimBy,
     units::{MS, SECOND, nanos},
@@ -16,6 +17,10 @@ use crate::{
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
 /// images.
 const KUBELET_TIMEOUT: Duration = Duration::from_secs(15);
+/// A reclaim that brings something is waited for beyond that, for so long in all: the kubelet's own for an answer of the runtime.
+const LONGEST: Duration = Duration::from_secs(120);
+/// It has brought something where this part of what is missing has come.
+const PROGRESS_PART: u64 = 16;
 /// How long an answer of the runtime keeps the next one from being asked for: the kubelet's monitoring interval.
 const RUNTIME_INTERVAL: Duration = Duration::from_secs(10);
 /// The runtime's side keeps to its time by itself; its command needs a moment.
@@ -51,6 +56,40 @@ pub struct ReclaimUnderWay<'a> {
     pub what: &'a [NodeReclaim],
     /// What was seen when it was asked.
     pub before: &'a Observations,
+}
+
+/// What the reclaim that pods wait for has brought so far. Times are nanoseconds of one clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReclaimProgress {
+    /// The least that was available of each signal since it has last risen.
+    lowest: [Option<i64>; Signal::ALL.len()],
+    risen_at: Option<u64>,
+}
+
+impl ReclaimProgress {
+    /// Takes in a look, with the thresholds that the reclaim may resolve.
+    pub fn note(&mut self, now: u64, helped: &[Threshold], seen: &Observations) {
+        for threshold in helped {
+            let signal = threshold.signal;
+            let (Some(seen), Some(least)) = (seen.get(signal), significant(signal.resource()))
+            else {
+                continue;
+            };
+            let lowest = self.lowest[signal as usize].get_or_insert(seen.available);
+            let least = least.max(threshold.deficit(seen) / PROGRESS_PART);
+            if unsigned_ns(seen.available.saturating_sub(*lowest)) >= least {
+                *lowest = seen.available;
+                self.risen_at = Some(now);
+            }
+            *lowest = seen.available.min(*lowest);
+        }
+    }
+
+    /// Whether something has come within a monitoring interval, of a reclaim that is waited for since a moment.
+    pub fn goes_on(&self, now: u64, since: u64) -> bool {
+        let is_recent = |at: u64| now.saturating_sub(at) < MONITORING_INTERVAL_NS;
+        self.risen_at.is_some_and(is_recent) && now.saturating_sub(since) < nanos(LONGEST)
+    }
 }
 
 /// The components that may reclaim, and what they have done so far. Times are nanoseconds of one clock.
@@ -206,6 +245,7 @@ impl Planner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ThresholdValue, model::quantity::Quantity};
 
     const WITHIN: Duration = Duration::from_secs(30);
     const BOTH: [NodeReclaim; KINDS] = [NodeReclaim::Containers, NodeReclaim::Images];
@@ -228,6 +268,41 @@ mod tests {
             assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::None);
             reclaimers.note_pressure(&[]);
             assert_eq!(reclaimers.next(SECOND, &BOTH).0, ReclaimBy::Kubelet);
+        }
+    }
+
+    /// Ten images of 1 GiB go one after the other, and others write meanwhile.
+    // R8, R43
+    #[test]
+    fn a_reclaim_that_brings_something_goes_on() {
+        const GIB: i64 = 1 << 30;
+        let signal = Signal::ImageFsAvailable;
+        let threshold = Threshold {
+            signal,
+            value: ThresholdValue::Quantity(Quantity::bytes(50 << 30)),
+            grace_period: Duration::ZERO,
+            min_reclaim: None,
+        };
+        // It ends, or goes on for longer than is waited.
+        for (ended, last) in [(50, 58), (200, 119)] {
+            let mut progress = ReclaimProgress::default();
+            let mut goes_on = Vec::new();
+            for second in 0..200 {
+                let removed = (second.clamp(9, ended) - 9) * GIB / 4;
+                let mut seen = Observations::default();
+                let observation = Observation {
+                    available: 20 * GIB + removed + second % 2 * (1 << 20),
+                    capacity: 100 * GIB,
+                    time: None,
+                };
+                seen.set(signal, observation);
+                let now = second.unsigned_abs() * SECOND;
+                progress.note(now, std::slice::from_ref(&threshold), &seen);
+                goes_on.push(progress.goes_on(now, 0));
+            }
+            // A sixteenth of 30 GiB has come.
+            let expected = |second: usize| (17..=last).contains(&second);
+            assert_eq!(goes_on, Vec::from_iter((0..200).map(expected)), "{ended}");
         }
     }
 

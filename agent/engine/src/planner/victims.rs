@@ -549,7 +549,7 @@ impl PendingVictims {
 }
 
 /// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time.
-fn significant(resource: Resource) -> Option<u64> {
+pub(super) fn significant(resource: Resource) -> Option<u64> {
     match resource {
         Resource::EphemeralStorage => Some(16 << 20),
         Resource::Inodes => Some(1000),

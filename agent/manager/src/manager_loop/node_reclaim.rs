@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    NodeReclaim, NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal,
-    Threshold,
+    NodeReclaim, NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimProgress,
+    ReclaimUnderWay, Signal, Threshold,
     model::settings::Mode,
     node_reclaim::{ReclaimBy, Removed},
     units::{nanos, shift_by_gap, signed},
@@ -23,6 +23,7 @@ struct Waiting {
     before: Observations,
     /// Thresholds that the reclaim may resolve.
     helped: Vec<Threshold>,
+    progress: ReclaimProgress,
     /// At some look none of them was under pressure: no pod goes for the plan.
     is_over: bool,
     /// Time of the request, and time since which it is waited for: the same but for gaps without looks.
@@ -76,6 +77,7 @@ impl ManagerLoop {
         if let Some(waiting) = &mut self.node_reclaim.waiting {
             let mut helped = waiting.helped.iter();
             waiting.is_over |= !helped.any(|t| self.planner.is_under_pressure(t));
+            waiting.progress.note(monotonic_ns(), &waiting.helped, seen);
         }
         // The next shortage has all of the kubelet's time; the runtime answers what it was asked.
         let is_over = |w: &mut Waiting| w.is_over && w.by == ReclaimBy::Kubelet;
@@ -87,7 +89,8 @@ impl ManagerLoop {
             return;
         };
         let now = monotonic_ns();
-        if now.saturating_sub(waiting.since) > nanos(waiting.timeout) {
+        let is_over = now.saturating_sub(waiting.since) > nanos(waiting.timeout);
+        if is_over && !waiting.progress.goes_on(now, waiting.since) {
             self.finish_waiting(seen);
             return;
         }
@@ -124,6 +127,7 @@ impl ManagerLoop {
             plan: plan.clone(),
             before: *seen,
             helped: self.helped(plan, seen),
+            progress: ReclaimProgress::default(),
             is_over: false,
             began: now,
             since: now,
@@ -370,6 +374,22 @@ pub(super) mod tests {
             look(&mut manager, 40, 60);
             assert!(manager.node_reclaim.waiting.is_none());
         }
+    }
+
+    // R8, R43
+    #[test]
+    fn a_reclaim_that_brings_something_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manager = manager(dir.path(), Mode::Evictd, KUBELET);
+        for room in [10, 10, 30] {
+            look(&mut manager, room, 60);
+        }
+        pass(&mut manager, LONG);
+        look(&mut manager, 30, 60);
+        assert!(manager.node_reclaim.waiting.is_some());
+        pass(&mut manager, 7 * LONG);
+        look(&mut manager, 30, 60);
+        assert!(manager.node_reclaim.waiting.is_none());
     }
 
     /// The kubelet evicts for what was short before a reclaim whatever else is short after it.
