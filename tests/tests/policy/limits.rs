@@ -370,7 +370,7 @@ fn what_was_evicted_before_counts() {
     }]);
     assert_eq!(may_go(evaluator, once), ["default/c"]);
     assert!(limiter.allows_paced(start));
-    // Others it does count, whether the node has limits or none.
+    // A restart lets no node evict sooner while the fleet is slow, whether it has limits or none.
     let latest = restored(20, true).at;
     let (_, limiter) = in_slow_fleet(vec![restored(20, true), restored(90, true)]);
     let later = |seconds: u64| start + seconds * 1_000_000_000;
