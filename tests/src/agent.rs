@@ -68,6 +68,20 @@ pub(crate) fn refusal(output: &Output) -> String {
     said
 }
 
+/// Returns what `evictd` said, which must have ended well.
+#[track_caller]
+pub fn text(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+/// The same, as JSON.
+#[track_caller]
+pub fn json(output: &Output) -> Value {
+    serde_json::from_str(&text(output)).expect("JSON")
+}
+
 /// Runs `evictd check`, and returns what it finds.
 pub fn check(paths: &[(&str, &Path)]) -> Value {
     let output = evictd(&["check", "-o", "json"], paths);
@@ -77,10 +91,17 @@ pub fn check(paths: &[(&str, &Path)]) -> Value {
 
 /// Runs `evictd check`, and returns what it finds on one topic.
 pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
-    let check = check(paths);
-    let mut findings = check["findings"].as_array().into_iter().flatten();
-    let found = findings.find(|f| f["topic"] == topic);
-    found.unwrap_or_else(|| panic!("{check:#}")).clone()
+    found(&check(paths), "findings", topic)
+}
+
+/// What a check has found on a topic of its `findings`, or on one of its `signals`.
+#[track_caller]
+pub fn found(check: &Value, list: &str, topic: &str) -> Value {
+    let mut all = check[list].as_array().into_iter().flatten();
+    let found = all.find(|f| f["topic"] == topic || f["signal"] == topic);
+    found
+        .unwrap_or_else(|| panic!("{topic}: {check:#}"))
+        .clone()
 }
 
 /// As a container runtime starts a container's root: a bounding set of what to `keep`, and no new privileges.

@@ -10,6 +10,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use walkdir::WalkDir;
 
 use crate::prelude::*;
 
@@ -234,20 +235,11 @@ impl Drop for TestCgroup {
 /// A directory and all below it, parents before children. What vanishes meanwhile is left out.
 pub fn descendants(root: &Path) -> Result<Vec<PathBuf>> {
     fs::metadata(root)?;
-    let mut found = vec![root.to_owned()];
-    let mut next = 0;
-    while let Some(dir) = found.get(next).cloned() {
-        next += 1;
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(_) if !dir.exists() => continue,
-            Err(e) => bail!(e),
-        };
-        let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|t| t.is_dir());
-        let below = entries.flatten().filter(is_dir);
-        found.extend(below.map(|entry| entry.path()));
-    }
-    Ok(found)
+    let all = WalkDir::new(root).into_iter();
+    let dirs = all.filter_entry(|entry| entry.file_type().is_dir());
+    let is_gone = |e: &walkdir::Error| e.path().is_some_and(|path| !path.exists());
+    let found = dirs.filter(|dir| !dir.as_ref().is_err_and(is_gone));
+    found.map(|dir| Ok(dir?.into_path())).collect()
 }
 
 /// Lets a command begin in a cgroup: it is charged there from its first page on.

@@ -5,8 +5,6 @@ use evictd_store::record::Reported;
 
 use crate::{apiserver, embedded::evictions, prelude::*};
 
-const MIB: u64 = 1 << 20;
-
 pub struct ClusterNode {
     pub cgroup: TestCgroup,
     pub server: ApiServer,

@@ -45,6 +45,12 @@ pub fn requests(records: Vec<Record>) -> Vec<RequestRecord> {
     records_of!(records, Record::Requested(asked) => *asked)
 }
 
+/// Sets a soft threshold on memory, with a grace period of a second.
+pub fn set_soft(config: &mut Value, threshold: &str) {
+    config["evictionSoft"] = json!({ "memory.available": threshold });
+    config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+}
+
 /// They are dropped after the agent and the processes of the pods.
 pub struct Files {
     dir: tempfile::TempDir,
@@ -134,12 +140,6 @@ impl Files {
     #[track_caller]
     pub fn forker(&self, pod: &str) -> Forker {
         Forker::start(Some(&self.cgroup(pod))).expect("a forker")
-    }
-
-    /// Sets a soft threshold on memory, with a grace period of a second.
-    pub fn soft(&mut self, threshold: &str) {
-        self.config["evictionSoft"] = json!({ "memory.available": threshold });
-        self.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     }
 
     /// Changes a field of the configuration while the agent runs.

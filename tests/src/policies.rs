@@ -1,6 +1,12 @@
 //! Specifications of policies for tests that are about something else than where a policy holds.
 
+use evictd_policy::{API_VERSION, KIND};
 use serde_json::{Map, Value, json};
+
+/// The policy of this name with this specification, which is [`scoped`].
+pub fn document(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": scoped(spec)})
+}
 
 /// The same specification, which holds everywhere and whose gates may ask on loopback unless it says otherwise; one that sends a
 /// token holds in the namespace `default`.

@@ -9,7 +9,7 @@ use evictd_policy::{
     gate::{ClusterAddresses, Secrets},
 };
 
-use crate::{policies::scoped, prelude::*};
+use crate::{policies::document, prelude::*};
 
 /// Evaluator that keeps permits, and the pods that have them.
 pub struct PolicyFixture {
@@ -26,13 +26,7 @@ pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
-    let document = json!({
-        "apiVersion": evictd_policy::API_VERSION,
-        "kind": evictd_policy::KIND,
-        "metadata": {"name": name},
-        "spec": scoped(spec),
-    });
-    EvictionPolicy::read(document).expect("a policy")
+    EvictionPolicy::read(document(name, spec)).expect("a policy")
 }
 
 /// A spec with one rule: pods may go within these limits.

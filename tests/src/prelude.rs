@@ -32,7 +32,7 @@ pub use crate::{
     cluster_node::ClusterNode,
     current_thread,
     disk::Disk,
-    embedded::{Files, requests},
+    embedded::{Files, requests, set_soft},
     forker::Forker,
     hog::Hog,
     node::{MIB, Node},

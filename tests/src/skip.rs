@@ -19,7 +19,8 @@ pub fn skipped(test: &str, why: &str) {
 
 /// Prints what a signal got from a hook on this kernel, in the form that `cargo xtask vm test` gathers into one table.
 pub fn matrix(signal: &str, hook: &str, detail: &str) {
-    println!("MATRIX signal={signal} hook={hook} result=ok detail={detail}");
+    let row = json!({"signal": signal, "hook": hook, "detail": detail});
+    println!("MATRIX {row}");
 }
 
 /// Why kernel-facing tests cannot run, if they cannot.

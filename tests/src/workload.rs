@@ -4,8 +4,6 @@ use evictd_node::cgroup::memory::Version;
 
 use crate::{interrupt::interrupted, prelude::*};
 
-const MIB: u64 = 1 << 20;
-
 pub struct PodSpec {
     pub name: &'static str,
     pub qos: &'static str,

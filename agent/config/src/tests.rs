@@ -195,10 +195,10 @@ fn a_kubelet_may_leave_limits_on_local_storage_alone() {
 fn a_kubelets_own_file_is_taken_as_it_is() {
     let kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDomain: x\n\
                    evictionHard: {memory.available: 300Mi}\nevictionPressureTransitionPeriod: 0s\n\
-                   evictionMaxPodGracePeriod: 60\nenforceNodeAllocatable: [none]\n";
+                   evictionMaxPodGracePeriod: -1\nenforceNodeAllocatable: [none]\n";
     let config = load_over("shadow: true", Some(kubelet)).expect("a configuration");
     assert_eq!(thresholds(&config), ["memory.available<300Mi"]);
-    assert_eq!(config.eviction.max_pod_grace_period_seconds, 60);
+    assert_eq!(config.eviction.max_pod_grace_period_seconds, -1);
     // The kubelet turns zero into its default.
     assert_eq!(
         config.eviction.pressure_transition_period,

@@ -135,6 +135,13 @@ impl State {
         self.put(Collection::Pods, pod);
     }
 
+    /// Changes a pod of the namespace `default` and tells the watchers.
+    pub fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut pod = self.get(Collection::Pods, "default", name);
+        change(&mut pod);
+        self.put_pod(pod);
+    }
+
     /// A ConfigMap as it is; null if there is none.
     pub fn config_map(&self, namespace: &str, name: &str) -> Value {
         self.get(Collection::ConfigMaps, namespace, name)

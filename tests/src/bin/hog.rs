@@ -178,15 +178,25 @@ impl Pace {
     }
 }
 
-fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
+/// Goes on at this pace until so many bytes are done; each step says how many are its own.
+fn paced(
+    bytes: usize,
+    pace: Pace,
+    mut step: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<()> {
     let (start, mut done) = (Instant::now(), 0);
     while done < bytes {
-        let length = pace.step(bytes - done);
-        hold(way, length)?;
-        done += length;
+        done += step(done)?;
         pace.keep(start, done);
     }
     Ok(())
+}
+
+fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
+    paced(bytes, pace, |done| {
+        let length = pace.step(bytes - done);
+        hold(way, length).map(|()| length)
+    })
 }
 
 /// Touches that much and gives it back, again and again.
@@ -229,12 +239,8 @@ fn write_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<fs:
         .write(true)
         .open(&path)?;
     fs::remove_file(&path)?;
-    let (start, block, mut done) = (Instant::now(), vec![1_u8; STEP], 0);
-    while done < bytes {
-        file.write_all(&block)?;
-        done += block.len();
-        pace.keep(start, done);
-    }
+    let block = vec![1_u8; STEP];
+    paced(bytes, pace, |_| file.write_all(&block).map(|()| STEP))?;
     Ok(file)
 }
 
@@ -243,21 +249,15 @@ fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> Result<()> {
     let size = usize::try_from(arguments.size)? * MIB;
     let size = size.min(bytes).max(STEP);
     let file = write_file(arguments, size, pace)?;
-    let (start, mut block, mut done) = (Instant::now(), vec![1_u8; STEP], size);
-    while done < bytes {
+    let mut block = vec![1_u8; STEP];
+    paced(bytes.saturating_sub(size), pace, |done| {
         let at = (done % size) as u64;
         match arguments.way {
-            Way::Write => file.write_all_at(&block, at)?,
-            Way::Read => file.read_exact_at(&mut block, at)?,
-            _ => drop(read(&file, size)?),
+            Way::Write => file.write_all_at(&block, at).map(|()| STEP),
+            Way::Read => file.read_exact_at(&mut block, at).map(|()| STEP),
+            _ => read(&file, size).map(|_| size),
         }
-        done += if arguments.way == Way::Map {
-            size
-        } else {
-            STEP
-        };
-        pace.keep(start, done - size);
-    }
+    })?;
     println!("done");
     // It stays open: a file without a name would go away.
     std::mem::forget(file);
@@ -266,30 +266,24 @@ fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> Result<()> {
 
 fn make_files(dir: &Path, bytes: usize, pace: Pace) -> io::Result<()> {
     const COUNTS: usize = 1024;
-    let (start, mut done) = (Instant::now(), 0);
-    while done < bytes {
+    paced(bytes, pace, |done| {
         let number = done / COUNTS;
         let dir = dir.join((number / 4096).to_string());
         if number.is_multiple_of(4096) {
             fs::create_dir_all(&dir)?;
         }
-        fs::write(dir.join(number.to_string()), "1")?;
-        done += COUNTS;
-        pace.keep(start, done);
-    }
+        fs::write(dir.join(number.to_string()), "1").map(|()| COUNTS)
+    })?;
     println!("done");
     Ok(())
 }
 
 fn alternate(mut file: &fs::File, bytes: usize, pace: Pace) -> io::Result<()> {
-    let (start, block, mut done) = (Instant::now(), vec![1_u8; STEP], 0);
-    while done < bytes {
+    let block = vec![1_u8; STEP];
+    paced(bytes, pace, |_| {
         hold(Way::Touch, STEP)?;
-        file.write_all(&block)?;
-        done += 2 * STEP;
-        pace.keep(start, done);
-    }
-    Ok(())
+        file.write_all(&block).map(|()| 2 * STEP)
+    })
 }
 
 fn fork_many(bytes: usize, pace: Pace) -> io::Result<()> {

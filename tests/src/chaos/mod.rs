@@ -7,7 +7,7 @@ mod node;
 
 use std::fmt;
 
-use crate::prelude::*;
+use crate::{prelude::*, skip::skipped};
 
 pub use fault::Fault;
 
@@ -42,6 +42,15 @@ impl Case {
     /// Whether it strikes while the hog is well before its threshold.
     pub fn strikes_before(&self) -> bool {
         self.strikes_at() < node::THRESHOLD_MIB - 10
+    }
+
+    /// Plays it as a test of this name.
+    pub fn play(self, test: &str) {
+        match self.run().expect("a scene") {
+            Outcome::Kept => {}
+            Outcome::Skipped(why) => skipped(test, &why),
+            Outcome::Broken { violations, log } => panic!("{self}: {violations:#?}\n{log}"),
+        }
     }
 
     /// Plays it.

@@ -47,8 +47,7 @@ impl Node {
                 .state()
                 .fails("GET", "/proxy/", 1, InjectedFault::Hang);
         }
-        let health = free_address()?;
-        member.config["healthAddress"] = json!(health);
+        let health = listen(&mut member.config, "healthAddress");
         let bpffs = Bpffs::mount().ok();
         if let Some(bpffs) = &bpffs {
             let directory = bpffs.path().join("evictd");

@@ -14,6 +14,7 @@ def answer(request):
         return chart.render(request["values"], name=request["release"], namespace=request["namespace"])
 
 
+print("ready", flush=True)
 for line in sys.stdin:
     try:
         said = {"answer": answer(json.loads(line))}

@@ -1,13 +1,9 @@
 //! Helm's own engine, without a `helm` binary: PyPI's `helm-python-sdk` carries it, and works offline.
 
-use std::{
-    io::{BufRead as _, BufReader},
-    process::{Child, ChildStdin, ChildStdout},
-    sync::OnceLock,
-};
+use std::sync::OnceLock;
 
 use super::{RELEASE, chart, fetched};
-use crate::prelude::*;
+use crate::{prelude::*, talker::Talker};
 
 const PACKAGE: &str = "helm-python-sdk";
 const VERSION: &str = "0.2.2";
@@ -15,15 +11,8 @@ const VERSION: &str = "0.2.2";
 const SCRIPT: &str = include_str!("helm.py");
 
 /// Helm, installed below `target/`: one process answers all that the tests of this one ask, since its start takes
-/// longer than ten answers.
-pub struct Helm(Mutex<Engine>);
-
-struct Engine {
-    requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    /// It ends with this process, which closes the requests.
-    _process: Child,
-}
+/// longer than ten answers. It ends with this process, which closes the requests.
+pub struct Helm(Mutex<Talker>);
 
 /// One finding of `helm lint`.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,19 +49,9 @@ impl Helm {
             ensure!(output.status.success(), "pip: {last}");
             Ok(())
         })?;
-        let mut process = Command::new("python3")
-            .args(["-c", SCRIPT])
-            .env("PYTHONPATH", packages)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let pipes = process.stdin.take().zip(process.stdout.take());
-        let (requests, answers) = pipes.context("no pipes")?;
-        Ok(Self(Mutex::new(Engine {
-            requests,
-            answers: BufReader::new(answers),
-            _process: process,
-        })))
+        let mut python = Command::new("python3");
+        let engine = python.args(["-c", SCRIPT]).env("PYTHONPATH", packages);
+        Ok(Self(Mutex::new(Talker::start(engine)?)))
     }
 
     /// `helm lint --strict` of a chart with values.
@@ -107,10 +86,8 @@ impl Helm {
 
     fn ask(&self, request: &Value) -> Result<Value> {
         let mut engine = self.0.lock();
-        writeln!(engine.requests, "{request}")?;
-        let mut line = String::new();
-        engine.answers.read_line(&mut line)?;
-        let mut said: Value = serde_json::from_str(&line)?;
+        engine.tell(&request.to_string())?;
+        let mut said: Value = serde_json::from_str(&engine.hear()?)?;
         match said["error"].as_str() {
             Some(error) => bail!("helm: {error}"),
             None => Ok(said["answer"].take()),

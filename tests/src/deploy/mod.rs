@@ -5,6 +5,8 @@ pub mod promtool;
 
 use std::ops::Index;
 
+use walkdir::{DirEntry, WalkDir};
+
 use crate::prelude::*;
 
 /// Name of the release and of its namespace in the plain manifests.
@@ -78,16 +80,10 @@ pub fn checkout() -> &'static Path {
 
 /// The files below a directory whose names end so.
 pub fn files_below(directory: &Path, extension: &str) -> Result<BTreeSet<PathBuf>> {
-    let mut found = BTreeSet::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(files_below(&path, extension)?);
-        } else if path.extension().is_some_and(|e| e == extension) {
-            found.insert(path);
-        }
-    }
-    Ok(found)
+    let has_extension = |path: &PathBuf| path.extension().is_some_and(|e| e == extension);
+    let all: Result<Vec<_>, _> = WalkDir::new(directory).into_iter().collect();
+    let all = all?.into_iter().filter(|entry| entry.file_type().is_file());
+    Ok(all.map(DirEntry::into_path).filter(has_extension).collect())
 }
 
 /// `deploy/` of the checkout.

@@ -5,14 +5,11 @@ use evictd_tests::{
     prelude::*,
 };
 
-/// More than the threshold leaves of the scope, and less than the scope.
-const TOO_MUCH: [&str; 2] = ["--mib", "210"];
-
 /// The agent starts with these files, says so in its log, and evicts the hog.
 fn evicts(files: &Files, said: &str) {
     let agent = files.start(&[]);
     has(&agent.log(), &[said]);
-    files.until_killed("hog", &TOO_MUCH);
+    files.until_killed("hog", &crate::TOO_MUCH);
     has(&files.refused(), &["another evictd runs on it"]);
 }
 

@@ -33,10 +33,8 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
     drop(agent);
 
     let check = agent::check(&[("--config", &files.write().unwrap())]);
-    let signals = check["signals"].as_array().unwrap();
     for (signal, hook) in &attached {
-        let found = signals.iter().find(|s| s["signal"] == signal.as_str());
-        let found = found.unwrap_or_else(|| panic!("check says nothing of {signal}: {check:#}"));
+        let found = agent::found(&check, "signals", signal);
         assert_eq!(found["hook"], hook.as_str(), "{signal}: {found:#}");
     }
     let names: Vec<_> = attached.keys().map(String::as_str).collect();
@@ -63,29 +61,24 @@ fn check_follows_the_configuration_in_its_hooks() {
         fs::write(&path, config.to_string()).unwrap();
         agent::check(&[("--config", &path)])
     };
-    let signal = |check: &Value, name: &str| {
-        let mut signals = check["signals"].as_array().into_iter().flatten();
-        signals.find(|s| s["signal"] == name).unwrap().clone()
-    };
     let found = check(
         json!({ "filesystems": { "nodefs": dir.path() }, "evictionHard": { "memory.available": "1Mi" } }),
     );
     for name in ["pid.available", "nodefs.inodesFree"] {
-        let signal = signal(&found, name);
+        let signal = agent::found(&found, "signals", name);
         assert_eq!(signal["hook"], "sampler", "{signal}");
         assert_eq!(signal["refused"], json!([]), "{signal}");
         let detail = signal["detail"].as_str().unwrap();
         assert!(detail.ends_with("no threshold asks for it"), "{signal}");
     }
     // One that this kernel refuses.
-    let memory = signal(&found, "memory.available");
+    let memory = agent::found(&found, "signals", "memory.available");
     let refused = memory["refused"][0]["hook"].as_str();
     skip_if!(refused.is_none().then_some("this kernel refuses no hook"));
     let refused = refused.unwrap();
     let found = check(json!({ "memoryHook": refused }));
     assert_eq!(found["usable"], false, "{found:#}");
-    let mut findings = found["findings"].as_array().into_iter().flatten();
-    let hook = findings.find(|f| f["topic"] == "memory hook").unwrap();
+    let hook = agent::found(&found, "findings", "memory hook");
     assert_eq!(hook["state"], "missing");
     let detail = hook["detail"].as_str().unwrap();
     begins(
@@ -143,14 +136,10 @@ fn check_looks_at_the_configured_scope() {
     limited.unwrap();
     files.config["systemReserved"] = json!({ "memory": "64Mi" });
     let check = agent::check(&[("--config", &files.write().unwrap())]);
-    let detail = |list: &str, name: &str, topic: &str| {
-        let mut found = check[list].as_array().into_iter().flatten();
-        let found = found.find(|f| f[name] == topic);
-        found.unwrap_or_else(|| panic!("{check:#}"))["detail"].to_string()
-    };
-    let sizing = detail("findings", "topic", "memory sizing");
+    let detail = |list, topic| agent::found(&check, list, topic)["detail"].to_string();
+    let sizing = detail("findings", "memory sizing");
     has(&sizing, &["0.12 GiB of 0.25 GiB are allocatable"]);
-    let of_pods = detail("signals", "signal", "allocatableMemory.available");
+    let of_pods = detail("signals", "allocatableMemory.available");
     has(&of_pods, &["kubepods.slice with 134217728 bytes"]);
 }
 

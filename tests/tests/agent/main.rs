@@ -23,3 +23,6 @@ mod telemetry_report;
 mod threads;
 mod top_live;
 mod upgrade;
+
+/// A hog that takes more than the threshold leaves of a scope of 256 MiB, and less than the scope.
+const TOO_MUCH: [&str; 2] = ["--mib", "210"];

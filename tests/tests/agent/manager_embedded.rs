@@ -262,7 +262,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     for hard in &all[1..] {
         two.threshold(hard, json!("99.99%"));
     }
-    two.files.soft("255Mi");
+    set_soft(&mut two.files.config, "255Mi");
     two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1h" });
     let [mut calm, _] = two.forkers();
     calm.order("hold 20").unwrap();
@@ -641,7 +641,7 @@ fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
 #[test]
 fn files_of_a_pod_that_was_asked_and_ended_without_an_agent_are_removed() {
     let mut two = or_skip!(Two::on_disk("askedends", 64, 4096, "1Ti"));
-    two.files.soft("160Mi");
+    set_soft(&mut two.files.config, "160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(60);
     two.write("greedy", "data", 4);
     let agent = two.files.start(&[]);
@@ -759,7 +759,7 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
 #[test]
 fn a_soft_threshold_asks_and_waits() {
     let mut two = as_root!(Two::new("soft"));
-    two.files.soft("160Mi");
+    set_soft(&mut two.files.config, "160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(5);
     let address = listen(&mut two.files.config, "metricsAddress");
     let mut calm = two.files.hog("calm", &["--mib", "20"]);
@@ -855,7 +855,7 @@ fn counted(address: &str, shadow: bool) -> Option<u64> {
 #[test]
 fn a_soft_threshold_of_shadow_mode_is_counted() {
     let mut two = as_root!(Two::new("softshadow"));
-    two.files.soft("160Mi");
+    set_soft(&mut two.files.config, "160Mi");
     let address = listen(&mut two.files.config, "metricsAddress");
     let _agent = two.files.start(&["--shadow"]);
     let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
@@ -872,7 +872,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
 #[test]
 fn shadow_mode_kills_no_pod_that_was_asked_before() {
     let mut two = as_root!(Two::new("asked"));
-    two.files.soft("160Mi");
+    set_soft(&mut two.files.config, "160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(8);
     let agent = two.files.start(&[]);
     let mut holds_on = two.holds_on();
@@ -883,19 +883,6 @@ fn shadow_mode_kills_no_pod_that_was_asked_before() {
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
     assert!(agent.says("is not killed at the end of its time"));
     assert!(matches!(holds_on.try_wait(), Ok(None)));
-}
-
-/// A negative maximum leaves the time to the pod, which says nothing here.
-#[test]
-fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
-    let mut two = as_root!(Two::new("softown"));
-    two.files.soft("160Mi");
-    two.files.config["evictionMaxPodGracePeriod"] = json!(-1);
-    let _agent = two.files.start(&[]);
-    let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
-    let asked = two.asked();
-    assert_eq!(asked.grace_period_seconds, 30);
-    assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
 }
 
 /// No second answer comes within a look: a decision may not wait for one.

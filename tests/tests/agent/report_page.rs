@@ -129,10 +129,6 @@ fn of_journal() -> Incident {
     Incident::new(eviction)
 }
 
-fn report(state: &Path, words: &[&str]) -> std::process::Output {
-    agent::evictd(&[&["report"], words].concat(), &[("--state-dir", state)])
-}
-
 /// A state directory that holds these.
 fn state(incidents: &[Incident]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -156,9 +152,8 @@ fn state(incidents: &[Incident]) -> tempfile::TempDir {
 
 /// What the page of an incident is.
 fn page(state: &Path, incident: &Incident) -> String {
-    let output = report(state, &[&incident.eviction.id, "-o", "html"]);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    let words = ["report", &incident.eviction.id, "-o", "html"];
+    agent::text(&agent::evictd(&words, &[("--state-dir", state)]))
 }
 
 /// Of Debian's package.

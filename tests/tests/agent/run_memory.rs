@@ -13,9 +13,8 @@ fn read_from(meminfo: &Path) -> io::Result<()> {
 fn the_machines_memory_is_followed() {
     skip_if!(no_memory_cgroups());
     let mut files = Files::new(Path::new("/"), &json!([]));
-    let address = free_address().unwrap();
     files.config.as_object_mut().unwrap().remove("scope");
-    files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut files.config, "metricsAddress");
     files.config["evictionHard"] = json!({ "memory.available": "1%" });
     files.config["shadow"] = json!(true);
     let real = fs::read_to_string("/proc/meminfo").unwrap();

@@ -1,6 +1,8 @@
 //! The configuration changes while the agent runs.
 
-use evictd_tests::{cgroup::holds, policies::scoped, prelude::*, scrape::get};
+use evictd_tests::{
+    cgroup::holds, policies::document, policy_fixture::always, prelude::*, scrape::get,
+};
 use nix::{sys::stat, unistd::mkfifo};
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
@@ -84,12 +86,7 @@ fn files_that_do_not_answer_hold_up_no_eviction() {
     let mut files = as_root!(Files::of_hog_and_calm("hungfiles", 256));
     let health = listen(&mut files.config, "healthAddress");
     let policies = files.dir().join("policies.yaml");
-    let policy = json!({
-        "apiVersion": "evictd.io/v1alpha1",
-        "kind": "EvictionPolicy",
-        "metadata": {"name": "all"},
-        "spec": scoped(json!({"rules": [{"name": "all", "evict": "Always"}]})),
-    });
+    let policy = document("all", always(&json!([])));
     fs::write(&policies, policy.to_string()).unwrap();
     files.config["policies"] = json!([policies]);
     let agent = files.start(&[]);

@@ -52,8 +52,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let evictions = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"}";
     assert_eq!(before[evictions], 0.0, "a rate sees the first eviction");
 
-    let mut hog = files.hog("hog", &["--mib", "1000"]);
-    hog.wait().unwrap();
+    files.until_killed("hog", &["--mib", "1000"]);
     let freed = "evictd_stage_seconds_count{stage=\"freed\"}";
     let mut after = HashMap::new();
     until(Duration::from_secs(20), || {
@@ -90,8 +89,7 @@ fn promtool_finds_no_fault() {
     let mut files = Files::of_hog_and_calm("promtool", 256);
     let address = &listen(&mut files.config, "metricsAddress");
     let _agent = files.start(&[]);
-    let mut hog = files.hog("hog", &["--mib", "1000"]);
-    hog.wait().unwrap();
+    files.until_killed("hog", &["--mib", "1000"]);
     let text = wait_for(Duration::from_secs(20), || {
         let text = metrics(address).unwrap();
         let counted = "signal=\"memory.available\",shadow=\"false\"} 1\n";
@@ -173,25 +171,17 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
 
 /// What the configuration is wrong about is found before any pod can be evicted: the journal would not know of it.
 #[test]
-fn an_agent_that_does_not_start_evicts_no_pod() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut files = as_root!(Files::of_hog("inusekill", 128));
-    // Met at the first look, which takes a pod at once.
-    files.config["evictionHard"] = json!({ "memory.available": "16Mi", "pid.available": "100%" });
-    files.config["metricsAddress"] = json!(taken.local_addr().unwrap());
-    let mut hog = files.hog("hog", &["--mib", "8"]);
-    files.refused();
-    assert!(hog.is_alive());
-}
-
-#[test]
-fn an_address_in_use_is_refused() {
+fn an_agent_whose_address_is_in_use_evicts_no_pod() {
     skip_if!(not_root());
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for field in ["metricsAddress", "healthAddress"] {
-        let mut files = Files::of("inuse", 128, &json!([]));
+        let mut files = Files::of_hog("inuse", 128);
+        // Met at the first look, which takes a pod at once.
+        files.config["evictionHard"] =
+            json!({ "memory.available": "16Mi", "pid.available": "100%" });
         files.config[field] = json!(taken.local_addr().unwrap());
-        let expected = format!("evictd: {field}: 127.0.0.1:");
-        has(&files.refused(), &[&expected]);
+        let mut hog = files.hog("hog", &["--mib", "8"]);
+        has(&files.refused(), &[&format!("evictd: {field}: 127.0.0.1:")]);
+        assert!(hog.is_alive());
     }
 }

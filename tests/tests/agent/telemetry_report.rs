@@ -1,25 +1,15 @@
 //! `evictd report` and `evictd top` as processes: an eviction is told again, and which pod would be next is shown.
 
-use std::{io, os::unix::process::CommandExt as _, process::Output};
+use std::{io, os::unix::process::CommandExt as _};
 
 use evictd_node::proc::pids::Pids;
 use evictd_tests::{
-    agent::{binary, evictd},
+    agent::{binary, evictd, json, text},
     bpffs::Bpffs,
     forker::process_ids_of_the_machine,
     prelude::*,
 };
 use nix::sys::resource::{Resource, setrlimit};
-
-fn text(output: &Output) -> String {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_str(&text(output)).unwrap()
-}
 
 /// What `evictd report` says of the agent's state directory.
 fn report(files: &Files, words: &[&str]) -> String {
@@ -151,7 +141,7 @@ fn the_kubelets_choice_is_the_kubelets() {
 #[test]
 fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
     let mut files = as_root!(Files::of_hog_and_calm("asked", 256));
-    files.soft("160Mi");
+    set_soft(&mut files.config, "160Mi");
     files.config["evictionMaxPodGracePeriod"] = json!(5);
     let _agent = files.start(&[]);
     let mut hog = files.hog("hog", &["--mib", "130"]);

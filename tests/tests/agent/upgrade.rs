@@ -5,9 +5,6 @@ use std::env;
 
 use evictd_tests::{agent::binary, bpffs::Bpffs, prelude::*};
 
-/// More than the threshold leaves of the scope, and less than the scope.
-const TOO_MUCH: [&str; 2] = ["--mib", "210"];
-
 fn version_before() -> Result<PathBuf, &'static str> {
     let path = env::var_os("EVICTD_BEFORE").map(PathBuf::from);
     path.ok_or("EVICTD_BEFORE names no agent of the version before: cargo xtask upgrade")
@@ -44,7 +41,7 @@ impl Node {
     }
 
     fn hog(&self) -> Hog {
-        self.files.hog("hog", &TOO_MUCH)
+        self.files.hog("hog", &crate::TOO_MUCH)
     }
 
     /// The hog is evicted, and the journal says so.

@@ -234,9 +234,7 @@ fn thresholds(mut config: Value, node: &Node) -> Vec<String> {
     let path = dir.path().join("config.json");
     fs::write(&path, config.to_string()).unwrap();
     let out = agent::evictd(&["thresholds", "-o", "json"], &[("--config", &path)]);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{said}");
-    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let found = agent::json(&out);
     let of_node = |t: &&Value| t["signal"] != "allocatableMemory.available";
     let found = found.as_array().unwrap().iter().filter(of_node);
     let text = |t: &Value| format!("{}<{}", t["signal"].as_str().unwrap(), amount(&t["value"]));

@@ -91,6 +91,7 @@ fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
     }
     let more = watched.report(Duration::from_millis(500));
     assert!(more.is_none(), "one pressure, one victim: {more:?}");
+    assert_eq!(hog.is_alive(), shadow);
     assert!(calm.is_alive());
     assert_eq!(node.cgroup.oom_kills().unwrap(), 0);
 }
@@ -123,8 +124,7 @@ fn floor_of(threshold_of_pods: bool) {
     if !watched.hook.has_program() {
         return skip_if!(Some(format!("the {} hook has no floor", watched.hook)));
     }
-    let mut hog = Hog::start(&hog_dir, &["--mib", "300", "--rate", "200"]).unwrap();
-    hog.killed();
+    Hog::until_killed(&hog_dir, &["--mib", "300", "--rate", "200"]);
     assert!(calm.is_alive());
     assert!(node.cgroup.usage().unwrap() < 310 * MIB);
     assert_eq!(node.cgroup.oom_kills().unwrap(), 0);

@@ -1,9 +1,8 @@
 //! What only a guest can show: the wall clock jumps; and a guard without its agent on the guest's kernel.
 
 use evictd_tests::{
-    chaos::{Case, Fault, Outcome},
+    chaos::{Case, Fault},
     prelude::*,
-    skip::skipped,
 };
 
 fn play(fault: Fault) {
@@ -13,11 +12,7 @@ fn play(fault: Fault) {
         rate: 10,
         seed: 1,
     };
-    match case.run().unwrap() {
-        Outcome::Kept => {}
-        Outcome::Skipped(why) => skipped(module_path!(), &why),
-        Outcome::Broken { violations, log } => panic!("{case}: {violations:#?}\n{log}"),
-    }
+    case.play(module_path!());
 }
 
 scenes! {

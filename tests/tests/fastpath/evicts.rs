@@ -95,46 +95,6 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     assert!(seen < evicted.stages.signalled);
 }
 
-// R47
-#[test]
-fn shadow_decides_and_kills_nothing() {
-    let mut node = as_root!(Node::new("shadow", 256).unwrap());
-    let pod = node.best_effort("hog");
-    let watched = node.watched(Options {
-        shadow: true,
-        ..Options::default()
-    });
-    let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
-    assert!(watched.evicts("hog").outcome.is_shadow());
-    thread::sleep(Duration::from_millis(100));
-    assert!(hog.is_alive());
-    let more = watched.report(Duration::from_millis(100));
-    assert!(more.is_none(), "once per pressure: {more:?}");
-}
-
-// R43: two pods of 90 MiB each must go for 150 MiB. Nothing grows: one goes at once, and the other one when the kubelet would have
-// looked again.
-#[test]
-fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
-    let mut node = as_root!(Node::new("several", 512).unwrap());
-    let mut hogs = [("a", "100"), ("b", "95"), ("c", "90")]
-        .map(|(name, mib)| Hog::start(&node.best_effort(name), &["--mib", mib]).unwrap());
-    thread::sleep(Duration::from_millis(500));
-    // 285 of 512 MiB are used: 227 are available, and 370 are wanted.
-    let watched = node.watched(Options::at(370));
-    // The largest first.
-    let [first, second] = ["a", "b"].map(|name| watched.evicts(name).stages.signalled);
-    assert!(second - first >= MONITORING_INTERVAL_NS);
-    hogs[..2].iter_mut().for_each(Hog::killed);
-    let is_enough = |_: &_| {
-        watched
-            .finished(SOON)
-            .is_some_and(|f| f.threshold_cleared > 0)
-    };
-    assert!((0..2).any(|n| is_enough(&n)), "two are enough");
-    assert!(hogs[2].is_alive());
-}
-
 // R42, R43
 /// The manager has killed a pod for something else. What it still holds in a memory-backed volume comes when the kubelet unmounts that:
 /// no other pod goes for it meanwhile.

@@ -818,27 +818,34 @@ fn a_limit_that_is_raised_before_a_start_costs_no_pod() {
     }
 }
 
+/// A pod `leaks` that requests so much, and neighbours that are to use more than they request.
+fn leak_beside(name: &str, requests: &str, priority: i32) -> Files {
+    let pod = |name: &str, requests: &str, priority: i32| json!({ "name": name, "cgroup": name, "priority": priority, "requests": { "memory": requests } });
+    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi", 0)).into();
+    pods.push(pod("leaks", requests, priority));
+    let mut files = Files::of(name, 512, &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    files
+}
+
+/// The same, and the neighbours run.
+fn leak_beside_neighbours(name: &str, requests: &str, priority: i32) -> (Files, [Hog; 3]) {
+    let files = leak_beside(name, requests, priority);
+    let neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    assert!(until(LONG, || files.scope().usage().unwrap() > 120 * MIB));
+    (files, neighbours)
+}
+
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
 /// `seen`: whether the agent has seen the growth from its beginning.
 fn a_growth_up_to_a_limit_costs_no_neighbour(
     growth: &[&str],
     times: u64,
     seen: bool,
-    priority: Option<i32>,
+    priority: i32,
 ) {
-    let mut pods: Vec<Value> = NEIGHBOURS
-        .map(|name| json!({ "name": name, "cgroup": name, "requests": { "memory": "10Mi" } }))
-        .into();
-    let mut pod = json!({ "name": "leaks", "cgroup": "leaks", "requests": { "memory": "310Mi" } });
-    if let Some(priority) = priority {
-        pod["priority"] = json!(priority);
-    }
-    pods.push(pod);
-    let mut files = Files::of("pace-limit", 512, &json!(pods));
-    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let (files, mut neighbours) = leak_beside_neighbours("pace-limit", "310Mi", priority);
     let scope = files.scope();
-    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
     let app = scope.child("leaks/app").unwrap();
     scope.limit_child("leaks/app", 310 * MIB).unwrap();
     // Its sum is no limit of the pod that matters.
@@ -872,7 +879,7 @@ fn ends_at_its_limit(leak: &mut Hog, files: &Files, neighbours: &mut [Hog]) {
 fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
     for (rate, times) in [("60", 2), ("12", 1), ("500", 2)] {
-        a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", rate], times, true, None);
+        a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", rate], times, true, 0);
     }
 }
 
@@ -881,26 +888,14 @@ fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
 fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
     skip_if!(not_root());
     skip_if!(in_guest().then_some("an emulated agent starts later than the growth ends"));
-    a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, false, None);
+    a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, false, 0);
 }
 
 /// A pod that may not be evicted grows as another one does.
 #[test]
 fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
-    a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, true, Some(2_000_000_000));
-}
-
-/// A pod `leaks` that requests so much, and neighbours that use more than they request.
-fn leak_beside_neighbours(name: &str, requests: &str) -> (Files, [Hog; 3]) {
-    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
-    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
-    pods.push(pod("leaks", requests));
-    let mut files = Files::of(name, 512, &json!(pods));
-    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
-    assert!(until(LONG, || files.scope().usage().unwrap() > 120 * MIB));
-    (files, neighbours)
+    a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, true, 2_000_000_000);
 }
 
 /// The container stands still close to its limit, and then grows at full speed: the first look at that is a few milliseconds
@@ -908,7 +903,7 @@ fn leak_beside_neighbours(name: &str, requests: &str) -> (Files, [Hog; 3]) {
 #[test]
 fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
     skip_if!(not_root());
-    let (files, mut neighbours) = leak_beside_neighbours("pace-pause", "310Mi");
+    let (files, mut neighbours) = leak_beside_neighbours("pace-pause", "310Mi", 0);
     let scope = files.scope();
     let app = scope.child("leaks/app").unwrap();
     scope.limit_child("leaks/app", 300 * MIB).unwrap();
@@ -924,7 +919,7 @@ fn a_growth_up_to_a_limit_after_a_pause_costs_no_neighbour() {
 #[test]
 fn a_growth_of_two_containers_up_to_their_pods_limit_costs_no_neighbour() {
     skip_if!(not_root());
-    let (files, mut neighbours) = leak_beside_neighbours("pace-podlimit", "352Mi");
+    let (files, mut neighbours) = leak_beside_neighbours("pace-podlimit", "352Mi", 0);
     let scope = files.scope();
     let cgroups = ["leaks/app", "leaks/other", "leaks"];
     let containers = cgroups.map(|name| {
@@ -944,11 +939,7 @@ fn a_growth_of_two_containers_up_to_their_pods_limit_costs_no_neighbour() {
 #[test]
 fn a_growth_up_to_a_limit_is_known_among_many_containers() {
     skip_if!(not_root());
-    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
-    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
-    pods.push(pod("leaks", "280Mi"));
-    let mut files = Files::of("pace-sidecars", 512, &json!(pods));
-    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let files = leak_beside("pace-sidecars", "280Mi", 0);
     let scope = files.scope();
     for name in NEIGHBOURS.iter().chain(&["leaks"]) {
         for (container, mib) in [("app", 280), ("proxy", 200), ("logs", 200)] {

@@ -72,8 +72,7 @@ fn threads_that_decide_are_real_time_in_a_cgroup_without_a_budget() {
     skip_if!((budget.trim() != "0").then_some("new cgroups have a budget here"));
     let scope = TestCgroup::new("realtime", 256 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let address = free_address().unwrap();
-    files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut files.config, "metricsAddress");
     enter(&group.0);
     let agent = files.start(&[]);
     enter(Path::new(CPU));

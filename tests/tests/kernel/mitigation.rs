@@ -114,79 +114,40 @@ fn a_throttle_stops_growth_until_it_is_released() {
     matrix("memory.high", "brake", &detail);
 }
 
-// R46: the disk of the state directory hangs while a pod is written down.
-#[test]
-fn a_release_does_not_wait_for_the_disk() {
-    skip_if!(no_v2());
-    let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let scope = TestCgroup::new("brakedisk", 256 * MIB).unwrap();
-    let pods = ["one", "other"].map(|name| scope.child(name).unwrap());
-    let [one, other] = pods.clone().map(|pod| MemoryCgroup::open(&pod).unwrap());
-    let throttles = ThrottleList::open(&disk.path()).unwrap().0;
-    throttles
-        .set("one", &one, || true)
-        .unwrap()
-        .expect("a throttle");
-    let frozen = disk.freeze().unwrap();
-    std::thread::scope(|threads| {
-        let set = threads.spawn(|| throttles.set("other", &other, || true).unwrap());
-        assert!(until(TIMEOUT, || throttles.held().len() == 2));
-        let begun = Instant::now();
-        assert_eq!(throttles.release(|_| true).len(), 1);
-        assert!(begun.elapsed() < Duration::from_secs(5));
-        assert!(!set.is_finished());
-        assert_eq!(high(&pods[0]), "max");
-        drop(frozen);
-        assert_eq!(set.join().unwrap(), None, "it was let go before");
-    });
-    assert_eq!(high(&pods[1]), "max");
-}
-
 /// An agent with both steps, a pod for cold page cache, and one that takes the room.
-struct Node {
-    files: Files,
+fn node(name: &str, grace: &str) -> Files {
+    let pod = |name: &str| json!({ "name": name, "cgroup": format!("besteffort/{name}") });
+    let mut files = Files::of(name, 160, &json!([pod("cold"), pod("greedy")]));
+    files.config["evictionHard"] = json!({ "memory.available": "16Mi" });
+    files.config["evictionSoft"] = json!({ "memory.available": "100Mi" });
+    files.config["evictionSoftGracePeriod"] = json!({ "memory.available": grace });
+    // Which hook sees memory does not matter here, and programs take seconds to load in a guest.
+    files.config["memoryHook"] = json!("sampler");
+    files.config["graduatedAction"] = json!({ "reclaim": {}, "throttle": { "timeLimit": "1h" } });
+    files
 }
 
-impl Node {
-    fn new(name: &str, grace: &str) -> Self {
-        let pod = |name: &str| json!({ "name": name, "cgroup": format!("besteffort/{name}") });
-        let mut files = Files::of(name, 160, &json!([pod("cold"), pod("greedy")]));
-        files.config["evictionHard"] = json!({ "memory.available": "16Mi" });
-        files.config["evictionSoft"] = json!({ "memory.available": "100Mi" });
-        files.config["evictionSoftGracePeriod"] = json!({ "memory.available": grace });
-        // Which hook sees memory does not matter here, and programs take seconds to load in a guest.
-        files.config["memoryHook"] = json!("sampler");
-        files.config["graduatedAction"] =
-            json!({ "reclaim": {}, "throttle": { "timeLimit": "1h" } });
-        Self { files }
-    }
+fn steps(files: &Files) -> Vec<MitigationRecord> {
+    records_of!(files.records(), Record::Mitigated(step) => step)
+}
 
-    fn steps(&self) -> Vec<MitigationRecord> {
-        records_of!(self.files.records(), Record::Mitigated(step) => step)
-    }
-
-    fn step(&self, name: &str) -> MitigationRecord {
-        let find = || self.steps().into_iter().find(|step| step.step == name);
-        assert!(
-            until(TIMEOUT, || find().is_some()),
-            "no {name}: {:?}",
-            self.files.records()
-        );
-        find().unwrap()
-    }
+fn step(files: &Files, name: &str) -> MitigationRecord {
+    let find = || steps(files).into_iter().find(|step| step.step == name);
+    let found = wait_for(TIMEOUT, find);
+    found.unwrap_or_else(|| panic!("no {name}: {:?}", files.records()))
 }
 
 // R46: by the agent as a process: step after step, each written down, and no pod is evicted while there is time.
 #[test]
 fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     skip_if!(no_v2());
-    let node = Node::new("steps", "1h");
-    skip_if!(reclaim::can_reclaim(&MemoryCgroup::open(&node.files.cgroup("cold")).unwrap()).err());
+    let files = node("steps", "1h");
+    skip_if!(reclaim::can_reclaim(&MemoryCgroup::open(&files.cgroup("cold")).unwrap()).err());
     let disk = or_skip!(Disk::new("ext4", 96, 4096));
-    let _cold = cold_hog(&node.files.cgroup("cold"), &disk, 48);
-    let _agent = node.files.start(&[]);
-    let greedy = node.files.hog("greedy", &["--mib", "60"]);
-    let reclaim = node.step("reclaim");
+    let _cold = cold_hog(&files.cgroup("cold"), &disk, 48);
+    let _agent = files.start(&[]);
+    let greedy = files.hog("greedy", &["--mib", "60"]);
+    let reclaim = step(&files, "reclaim");
     let cold = reclaim
         .pods
         .iter()
@@ -194,24 +155,24 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
         .expect("the cold pod");
     // The kernel may give a little more than it was asked for.
     assert!(cold.usage_given > 8 * MIB && cold.asked > 0, "{reclaim:?}");
-    let throttle = node.step("brake");
+    let throttle = step(&files, "brake");
     // First in the order of eviction; how many more there are is the configuration's.
     assert_eq!(throttle.pods[0].name, "greedy", "{throttle:?}");
     assert_eq!(
-        high(&node.files.cgroup("greedy")),
+        high(&files.cgroup("greedy")),
         throttle.pods[0].high.unwrap().to_string()
     );
     drop(greedy);
-    let release = node.step("release");
+    let release = step(&files, "release");
     assert_eq!(release.pods.len(), throttle.pods.len());
     assert!(
         release.available_after > release.available_before,
         "{release:?}"
     );
-    assert_eq!(high(&node.files.cgroup("greedy")), "max");
-    let names: Vec<_> = node.steps().into_iter().map(|step| step.step).collect();
+    assert_eq!(high(&files.cgroup("greedy")), "max");
+    let names: Vec<_> = steps(&files).into_iter().map(|step| step.step).collect();
     assert_eq!(names, ["reclaim", "brake", "release"]);
-    let records = node.files.records();
+    let records = files.records();
     assert!(records_of!(records, Record::Requested(_) | Record::Evicted(_)).is_empty());
 }
 
@@ -220,25 +181,23 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
 #[test]
 fn no_pod_stays_throttled_in_shadow_mode_or_after_the_agent() {
     skip_if!(no_v2());
-    let mut node = Node::new("crash", "1h");
-    node.files.config["graduatedAction"] = json!({ "throttle": { "pods": 1, "timeLimit": "1h" } });
-    let pod = node.files.cgroup("greedy");
-    let agent = node.files.start(&[]);
-    let greedy = node.files.hog("greedy", &["--mib", "80"]);
-    node.step("brake");
+    let mut files = node("crash", "1h");
+    files.config["graduatedAction"] = json!({ "throttle": { "pods": 1, "timeLimit": "1h" } });
+    let pod = files.cgroup("greedy");
+    let agent = files.start(&[]);
+    let greedy = files.hog("greedy", &["--mib", "80"]);
+    step(&files, "brake");
     assert_ne!(high(&pod), "max");
-    node.files.config["shadow"] = json!(true);
-    node.files.write().unwrap();
+    files.change("shadow", json!(true));
     assert!(until(TIMEOUT, || high(&pod) == "max"), "{}", agent.log());
-    node.files.config["shadow"] = json!(false);
-    node.files.write().unwrap();
+    files.change("shadow", json!(false));
     assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
     agent.kill();
     assert_ne!(high(&pod), "max");
     drop(greedy);
-    let mut agent = node.files.start(&[]);
+    let mut agent = files.start(&[]);
     assert_eq!(high(&pod), "max", "the next start lets it go");
-    let _greedy = node.files.hog("greedy", &["--mib", "80"]);
+    let _greedy = files.hog("greedy", &["--mib", "80"]);
     assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(high(&pod), "max", "the end lets it go");
@@ -250,27 +209,27 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     skip_if!(not_root());
     let v2 = memory_root().is_none_or(|(_, version)| version == Version::V2);
     skip_if!(v2.then_some("this machine has no cgroup v1"));
-    let node = Node::new("stepsv1", "1s");
-    let memory = MemoryCgroup::open(&node.files.cgroup("cold")).unwrap();
+    let files = node("stepsv1", "1s");
+    let memory = MemoryCgroup::open(&files.cgroup("cold")).unwrap();
     assert_eq!(reclaim::can_reclaim(&memory), Err(reclaim::Refusal::OnV1));
     assert_eq!(
         throttle::can_throttle(&memory),
         Err(throttle::Refusal::OnV1)
     );
-    let _agent = node.files.start(&[]);
-    let _greedy = node.files.hog("greedy", &["--mib", "90"]);
-    let is_requested = || !records_of!(node.files.records(), Record::Requested(_)).is_empty();
-    assert!(until(TIMEOUT, is_requested), "{:?}", node.files.records());
-    assert!(node.steps().is_empty());
+    let _agent = files.start(&[]);
+    let _greedy = files.hog("greedy", &["--mib", "90"]);
+    let is_requested = || !records_of!(files.records(), Record::Requested(_)).is_empty();
+    assert!(until(TIMEOUT, is_requested), "{:?}", files.records());
+    assert!(steps(&files).is_empty());
 }
 
 // R47: shadow mode speaks of the steps and takes none.
 #[test]
 fn shadow_takes_no_step() {
     skip_if!(no_v2());
-    let node = Node::new("stepsshadow", "1h");
-    let agent = node.files.start(&["--shadow"]);
-    let _greedy = node.files.hog("greedy", &["--mib", "90"]);
+    let files = node("stepsshadow", "1h");
+    let agent = files.start(&["--shadow"]);
+    let _greedy = files.hog("greedy", &["--mib", "90"]);
     let speaks = || {
         agent
             .log()
@@ -278,6 +237,6 @@ fn shadow_takes_no_step() {
     };
     assert!(until(TIMEOUT, speaks), "{}", agent.log());
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(high(&node.files.cgroup("greedy")), "max");
-    assert!(node.steps().is_empty());
+    assert_eq!(high(&files.cgroup("greedy")), "max");
+    assert!(steps(&files).is_empty());
 }

@@ -230,7 +230,7 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
 fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
     let _others = counted();
     let (mut files, container) = with_bpf!(node("asked", 192));
-    files.soft("160Mi");
+    set_soft(&mut files.config, "160Mi");
     files.config["evictionHard"] = json!({ "memory.available": "0%" });
     files.config["evictionMaxPodGracePeriod"] = json!(30);
     let other = files.scope().child("kubepods/other/c1").unwrap();

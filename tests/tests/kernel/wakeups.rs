@@ -16,7 +16,10 @@ use evictd_node::{
     },
 };
 use evictd_sys::poll::poll;
-use evictd_tests::{cpus, prelude::*};
+use evictd_tests::{
+    cpus::{self, is_asleep},
+    prelude::*,
+};
 
 /// A thread that was woken by a crossing has run by then.
 const A_WHILE: Duration = Duration::from_millis(300);
@@ -39,9 +42,8 @@ impl Sleeper {
             let [_, alarm] = poll([Some(fd.as_fd()), Some(rings.as_fd())], None);
             alarm == 0
         });
-        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-        let is_asleep = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
-        assert!(until(SOON, is_asleep));
+        let id = told.recv().unwrap().as_raw();
+        assert!(until(SOON, || is_asleep(id)));
         Self { thread, alarm }
     }
 

@@ -105,8 +105,8 @@ fn thresholds_come_from_the_kubelets_file() {
     let config = dir.path().join("config.json");
     let thresholds = |document: Value| {
         fs::write(&config, document.to_string()).unwrap();
-        let output = agent::evictd(&["thresholds", "-o", "json"], &[("--config", &config)]);
-        String::from_utf8(output.stdout).unwrap()
+        let words = ["thresholds", "-o", "json"];
+        agent::text(&agent::evictd(&words, &[("--config", &config)]))
     };
     let cluster = json!({"nodeName": NODE, "kubeletConfig": kubelet});
     let found = thresholds(json!({ "cluster": cluster }));
@@ -123,10 +123,9 @@ fn drop_ins_of_the_kubelet_are_followed() {
     let kubelet = member.dir().join("kubelet.yaml");
     let directory = member.dir().join("kubelet.conf.d");
     fs::write(&kubelet, "evictionHard: {memory.available: 40Mi}\n").unwrap();
-    let address = free_address().unwrap();
+    let address = listen(&mut member.config, "metricsAddress");
     let config = member.config.as_object_mut().unwrap();
     config.remove("evictionHard");
-    config.insert("metricsAddress".into(), json!(address));
     member.config["cluster"]["kubeletConfig"] = json!(kubelet);
     member.config["cluster"]["kubeletConfigDir"] = json!(directory);
     member.config["cluster"]["configz"] = true.into();
@@ -206,7 +205,7 @@ fn thresholds_come_from_the_running_kubelet() {
     let config = member.write().unwrap();
     let paths = [("--config", &*config)];
     let shown = || agent::evictd(&["thresholds"], &paths);
-    assert!(String::from_utf8_lossy(&shown().stdout).contains("180Mi"));
+    has(&agent::text(&shown()), &["180Mi"]);
     let found = agent::finding(&paths, "hard thresholds");
     has(found["detail"].as_str().unwrap(), &["180Mi"]);
     // A soft threshold of evictd's own with the kubelet's grace period.
@@ -214,7 +213,7 @@ fn thresholds_come_from_the_running_kubelet() {
     member.config["evictionSoft"] = json!({"memory.available": "200Mi"});
     member.write().unwrap();
     (member.server.state().objects).insert(path.to_owned(), configz);
-    has(&String::from_utf8_lossy(&shown().stdout), &["77s"]);
+    has(&agent::text(&shown()), &["77s"]);
     member
         .config
         .as_object_mut()
@@ -223,8 +222,8 @@ fn thresholds_come_from_the_running_kubelet() {
     member.write().unwrap();
     member.server.state().objects.remove(path);
     let said = shown();
-    let (out, err) = (&said.stdout, String::from_utf8_lossy(&said.stderr));
     // The default.
-    has(&String::from_utf8_lossy(out), &["100Mi"]);
-    has(&err, &["/configz cannot be read"]);
+    has(&agent::text(&said), &["100Mi"]);
+    let stderr = String::from_utf8_lossy(&said.stderr);
+    has(&stderr, &["/configz cannot be read"]);
 }

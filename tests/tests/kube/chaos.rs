@@ -2,9 +2,8 @@
 
 use clap::ValueEnum as _;
 use evictd_tests::{
-    chaos::{Case, Fault, Outcome},
+    chaos::{Case, Fault},
     prelude::*,
-    skip::skipped,
 };
 
 /// MiB per second: the node has a second and more from the threshold to its end, on a busy machine as well.
@@ -20,11 +19,7 @@ macro_rules! faults {
                 // Another moment for each fault, before the threshold, and the same one at every run.
                 let mut cases = (Fault::$fault as u64..).step_by(100).map(case);
                 let case = cases.find(Case::strikes_before).unwrap();
-                match case.run().unwrap() {
-                    Outcome::Kept => {}
-                    Outcome::Skipped(why) => skipped(concat!(module_path!(), " ", stringify!($name)), &why),
-                    Outcome::Broken { violations, log } => panic!("{case}: {violations:#?}\n{log}"),
-                }
+                case.play(concat!(module_path!(), " ", stringify!($name)));
             }
         )*
 

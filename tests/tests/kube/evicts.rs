@@ -117,15 +117,12 @@ fn killed_first_then_told() {
     let quiet = pod("quiet", 1, "Burstable", 0, Some("64Mi"));
     let important = pod("important", 2, "BestEffort", 1000, None);
     let wild = pod("wild", 3, "Burstable", 0, Some("16Mi"));
-    {
-        // It has ended: the container's part is the pod's.
-        let mut state = member.server.state();
-        let mut pod = state.get(Collection::Pods, "default", "wild");
+    // It has ended: the container's part is the pod's.
+    member.server.state().change_pod("wild", |pod| {
         pod["spec"]["initContainers"] = json!([{"name": "setup", "image": "x"}]);
         let initialized = json!({"type": "Initialized", "status": "True"});
         pod["status"]["conditions"] = json!([initialized]);
-        state.put_pod(pod);
-    }
+    });
     let mut bystanders = [
         Hog::start(&quiet, &["--mib", "40"]).unwrap(),
         Hog::start(&important, &["--mib", "30"]).unwrap(),

@@ -82,6 +82,24 @@ fn with_entries(entries: Value) -> WatchFixture {
     WatchFixture::new(start).unwrap()
 }
 
+/// Another node has published how fast the fleet may evict for ten minutes.
+fn publish(state: &mut State, pace: &str) {
+    maps(state);
+    let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
+    let published = json!({"pace": pace, "until": until, "nodes": "40", "by": "other"});
+    state.put_config_map(SPACE, NAME, published);
+}
+
+/// A node of a fleet of that pace.
+fn member(name: &str, pace: &str, slow_interval: &str) -> ClusterNode {
+    let mut member = ClusterNode::new(name, 256).unwrap();
+    let map = format!("{SPACE}/{NAME}");
+    member.config["cluster"]["fleetBrake"] =
+        json!({"configMap": map, "slowInterval": slow_interval});
+    publish(&mut member.server.state(), pace);
+    member
+}
+
 fn entries(state: &State) -> Vec<String> {
     let map = state.config_map(SPACE, EVICTIONS);
     let data = map["data"].as_object().cloned().unwrap_or_default();
@@ -327,10 +345,7 @@ fn a_watch_that_is_forbidden_is_noticed() {
 fn what_a_node_has_not_heard_of_is_not_weakened() {
     let f = WatchFixture::new(|server| {
         let mut state = server.state();
-        maps(&mut state);
-        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
-        let paused = json!({"pace": "paused", "until": until, "nodes": "40", "by": "other"});
-        state.put_config_map(SPACE, NAME, paused);
+        publish(&mut state, "paused");
         state.put_config_map(SPACE, EVICTIONS, json!({"other": ago(1)}));
         state.fails("GET", "/configmaps", 1, InjectedFault::Hang);
     })
@@ -349,17 +364,7 @@ fn what_a_node_has_not_heard_of_is_not_weakened() {
 /// does not.
 #[test]
 fn a_paused_fleet_holds_back_what_is_not_urgent() {
-    let mut member = as_root!(ClusterNode::new("fleet", 256).unwrap());
-    let map = format!("{SPACE}/{NAME}");
-    member.config["cluster"]["fleetBrake"] = json!({"configMap": map, "slowInterval": "1s"});
-    let until = Timestamp::now() + SignedDuration::from_mins(10);
-    {
-        let mut state = member.server.state();
-        maps(&mut state);
-        let paused =
-            json!({"pace": "paused", "until": until.to_string(), "nodes": "40", "by": "other"});
-        state.put_config_map(SPACE, NAME, paused);
-    }
+    let member = as_root!(member("fleet", "paused", "1s"));
     let base = member.best_effort("base", 1);
     let slow = member.best_effort("slow", 2);
     let _base = Hog::start(&base, &["--mib", "100"]).unwrap();
@@ -385,16 +390,7 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
 
 #[test]
 fn a_paused_fleet_outlives_a_restart_while_the_api_server_is_away() {
-    let mut member = as_root!(ClusterNode::new("fleetkept", 256).unwrap());
-    let map = format!("{SPACE}/{NAME}");
-    member.config["cluster"]["fleetBrake"] = json!({ "configMap": map });
-    {
-        let mut state = member.server.state();
-        maps(&mut state);
-        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
-        let paused = json!({"pace": "paused", "until": until, "nodes": "40", "by": "other"});
-        state.put_config_map(SPACE, NAME, paused);
-    }
+    let mut member = as_root!(member("fleetkept", "paused", "1s"));
     let first = member.start().unwrap();
     assert!(first.says("the fleet brake is active"));
     let file = member.dir().join("state/cluster.jsonl");
@@ -410,19 +406,10 @@ fn a_paused_fleet_outlives_a_restart_while_the_api_server_is_away() {
 #[test]
 fn a_slow_fleet_lets_one_pod_of_a_look_go() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("fleetslow", 256).unwrap();
-    let map = format!("{SPACE}/{NAME}");
-    member.config["cluster"]["fleetBrake"] = json!({"configMap": map, "slowInterval": "1h"});
+    let mut member = member("fleetslow", "slow", "1h");
     member.config["evictionHard"]["nodefs.available"] = json!("90%");
     member.config["evictionHard"]["nodefs.inodesFree"] = json!("90%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
-    {
-        let mut state = member.server.state();
-        maps(&mut state);
-        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
-        let slow = json!({"pace": "slow", "until": until, "nodes": "10", "by": "other"});
-        state.put_config_map(SPACE, NAME, slow);
-    }
     let mut forkers = Vec::new();
     let dirs = [("bytes", 1), ("files", 2)].map(|(name, number)| {
         let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();

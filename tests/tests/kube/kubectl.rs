@@ -3,7 +3,7 @@
 use std::{os::unix::fs::symlink, process::Output};
 
 use evictd_tests::{
-    agent::binary,
+    agent::{binary, text},
     apiserver::{Ran, pod},
     prelude::*,
 };
@@ -75,11 +75,9 @@ impl Cluster {
         command.output().unwrap()
     }
 
+    #[track_caller]
     fn said(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
-        String::from_utf8(output.stdout).unwrap()
+        text(&self.run(words))
     }
 
     fn json(&self, words: &[&str]) -> Value {

@@ -14,13 +14,14 @@ use evictd_tests::{
 };
 
 const FULL: &str = "EvictdDiskPressure";
+const BYTES: &str = "nodefs.available";
+const INODES: &str = "nodefs.inodesFree";
 
 // R5, R6: the pod is asked, with the smaller grace period; the one that its budget protects is passed over.
 #[test]
 fn a_soft_threshold_goes_by_the_eviction_api() {
     let mut member = as_root!(ClusterNode::new("softapi", 256).unwrap());
-    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
-    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    set_soft(&mut member.config, "150Mi");
     member.config["evictionMaxPodGracePeriod"] = json!(3);
     let address = listen(&mut member.config, "metricsAddress");
     let guarded = member.best_effort("guarded", 1);
@@ -82,8 +83,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
 #[test]
 fn a_pod_that_was_asked_goes_at_the_hard_threshold() {
     let mut member = as_root!(ClusterNode::new("askedhard", 256).unwrap());
-    member.config["evictionSoft"] = json!({ "memory.available": "200Mi" });
-    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    set_soft(&mut member.config, "200Mi");
     member.config["evictionMaxPodGracePeriod"] = json!(600);
     member.config["evictionRates"] = json!({"node": {"evictions": 1, "period": "1h"}});
     let asked = member.best_effort("asked", 1);
@@ -117,8 +117,7 @@ fn a_pod_that_was_asked_goes_at_the_hard_threshold() {
 #[test]
 fn a_pod_that_was_gone_uses_up_no_rate() {
     let mut member = as_root!(ClusterNode::new("askedgone", 256).unwrap());
-    member.config["evictionSoft"] = json!({ "memory.available": "200Mi" });
-    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    set_soft(&mut member.config, "200Mi");
     member.config["evictionRates"] = json!({"node": {"evictions": 1, "period": "1h"}});
     let gone = member.best_effort("gone", 1);
     let other = member.best_effort("other", 2);
@@ -143,8 +142,7 @@ fn a_pod_that_was_gone_uses_up_no_rate() {
 fn shadow_mode_asks_no_static_pod() {
     let mut member = as_root!(ClusterNode::new("softstatic", 256).unwrap());
     member.config["shadow"] = true.into();
-    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
-    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    set_soft(&mut member.config, "150Mi");
     let pods = [member.static_pod(9), member.best_effort("other", 1)];
     let _agent = member.start().unwrap();
     let _hogs = pods.map(|pod| Hog::start(&pod, &["--mib", "60"]).unwrap());
@@ -161,7 +159,7 @@ fn shadow_mode_asks_no_static_pod() {
 /// A pod on a disk that is filled and, by the kubelet, emptied again.
 fn waits_for_the_kubelet(name: &str, prepare: impl FnOnce(&ClusterNode) -> Option<Runtime>) {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let member = short_of_inodes(name, &disk);
+    let member = with_threshold(name, &disk, INODES, "50%");
     let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
     make_files(&with_empty_dir(&member, &disk, "pod", 1, &json!({})), 600);
     let _runtime = prepare(&member);
@@ -223,7 +221,7 @@ fn pods_wait_for_what_the_runtime_leaves_to_the_kubelet() {
 #[test]
 fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = short_of_inodes("besidedisk", &disk);
+    let mut member = with_threshold("besidedisk", &disk, INODES, "50%");
     let [theirs, mut other] = with_files(&member, &disk, ["theirs", "other"]);
     // Either pod has all that is missing.
     make_files(&disk.path(), 1000);
@@ -238,12 +236,9 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     let is_late = started.elapsed() > Duration::from_secs(12);
     skip_if!(is_late.then_some("the wait for the kubelet is over by now: this machine is busy"));
     drop(theirs);
-    {
-        let mut state = member.server.state();
-        let mut evicted = state.get(Collection::Pods, "default", "theirs");
-        evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: inodes."});
-        state.put_pod(evicted);
-    }
+    member.server.state().change_pod("theirs", |pod| {
+        pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: inodes."});
+    });
     std::thread::sleep(Duration::from_secs(20));
     assert!(member.evictions().is_empty(), "{:?}", member.evictions());
     assert!(other.is_alive());
@@ -253,7 +248,7 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
 #[test]
 fn pods_wait_for_the_kubelet_once() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let member = short_of_inodes("reclaimonce", &disk);
+    let member = with_threshold("reclaimonce", &disk, INODES, "50%");
     let _hogs = with_files(&member, &disk, ["first", "second"]);
     // More is missing than one of them has.
     make_files(&disk.path(), 1800);
@@ -273,10 +268,10 @@ fn all_are_walked(address: &str) {
     assert!(until(SOON, || unknown() == Some(0)));
 }
 
-/// A node on which pods go for half of this disk's inodes.
-fn short_of_inodes(name: &str, disk: &Disk) -> ClusterNode {
+/// A node on which pods go below this threshold of a signal of this disk.
+fn with_threshold(name: &str, disk: &Disk, signal: &str, threshold: &str) -> ClusterNode {
     let mut member = ClusterNode::new(name, 256).unwrap();
-    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
+    member.config["evictionHard"][signal] = json!(threshold);
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     member
 }
@@ -323,10 +318,9 @@ pub(super) fn with_empty_dir(
     let pods = disk.path().join("pods").join(ClusterNode::uid(number));
     let dir = pods.join("volumes/kubernetes.io~empty-dir/scratch");
     fs::create_dir_all(&dir).unwrap();
-    let mut state = member.server.state();
-    let mut pod = state.get(Collection::Pods, "default", name);
-    pod["spec"]["volumes"] = json!([{ "name": "scratch", "emptyDir": volume }]);
-    state.put_pod(pod);
+    member.server.state().change_pod(name, |pod| {
+        pod["spec"]["volumes"] = json!([{ "name": "scratch", "emptyDir": volume }]);
+    });
     dir
 }
 
@@ -374,9 +368,7 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
 #[test]
 fn a_full_disk_takes_the_pod_that_fills_it() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("diskapi", 256).unwrap();
-    member.config["evictionHard"]["nodefs.inodesFree"] = json!("25%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let member = with_threshold("diskapi", &disk, INODES, "25%");
     let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
     let greedy = member.pod("greedy", 2, "Burstable", 0, None).unwrap();
     let dir = with_empty_dir(&member, &disk, "greedy", 2, &json!({}));
@@ -421,12 +413,9 @@ fn files_of_a_pod_that_is_deleted_are_waited_for() {
     assert!(agent.says("the agent is watching"));
     // All are walked while nothing is short.
     all_are_walked(&address);
-    {
-        let mut state = member.server.state();
-        let mut pod = state.get(Collection::Pods, "default", "deleted");
+    member.server.state().change_pod("deleted", |pod| {
         pod["metadata"]["deletionTimestamp"] = json!("2026-11-29T12:00:00Z");
-        state.put_pod(pod);
-    }
+    });
     std::thread::sleep(Duration::from_secs(1));
     deleting.kill().unwrap();
     drop(deleting);
@@ -472,9 +461,7 @@ fn no_second_pod_goes_for_files(
     meanwhile: impl FnOnce(&ClusterNode, Agent) -> Agent,
 ) {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new(name, 256).unwrap();
-    member.config["evictionHard"]["nodefs.available"] = json!("40%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let member = with_threshold(name, &disk, BYTES, "40%");
     let mut hogs = [("large", 1, 25), ("small", 2, 20)]
         .map(|(name, number, mib)| with_dump(&member, &disk, name, number, mib).0);
     with_empty_dir(&member, &disk, "large", 1, volume);
@@ -502,9 +489,7 @@ fn no_second_pod_goes_for_files(
 #[test]
 fn no_third_pod_goes_for_files_that_no_kubelet_removes() {
     let disk = or_skip!(Disk::new("ext4", 128, 4096));
-    let mut member = ClusterNode::new("unremoved", 256).unwrap();
-    member.config["evictionHard"]["nodefs.available"] = json!("70%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let member = with_threshold("unremoved", &disk, BYTES, "70%");
     let mut hogs = [("first", 1, 34), ("second", 2, 26), ("third", 3, 22)]
         .map(|(name, number, mib)| with_dump(&member, &disk, name, number, mib).0);
     let agent = member.start().unwrap();
@@ -521,9 +506,7 @@ fn no_third_pod_goes_for_files_that_no_kubelet_removes() {
 #[test]
 fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("looper", 256).unwrap();
-    member.config["evictionHard"]["nodefs.available"] = json!("60%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let member = with_threshold("looper", &disk, BYTES, "60%");
     let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
     let mut hog = Hog::start(&calm, &["--mib", "1", "--wait"]).unwrap();
     let dirs = [("done", 2), ("looper", 3)].map(|(name, number)| {
@@ -535,12 +518,9 @@ fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {
     write(&dirs[0], 2);
     write(&dirs[1], 1);
     let mut agent = member.start().unwrap();
-    {
-        let mut state = member.server.state();
-        let mut done = state.get(Collection::Pods, "default", "done");
-        done["status"]["phase"] = json!("Succeeded");
-        state.put_pod(done);
-    }
+    let mut state = member.server.state();
+    state.change_pod("done", |pod| pod["status"]["phase"] = json!("Succeeded"));
+    drop(state);
     std::thread::sleep(Duration::from_secs(3));
     assert!(member.evictions().is_empty());
     // Less than half of the threshold is left: no reclaim is waited for.
@@ -558,16 +538,12 @@ fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {
 #[test]
 fn a_pod_that_has_completed_is_not_evicted_while_its_phase_is_late() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("completed", 256).unwrap();
-    member.config["evictionHard"]["nodefs.available"] = json!("60%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let mut member = with_threshold("completed", &disk, BYTES, "60%");
     let (job, of_job) = with_dump(&member, &disk, "job", 1, 1);
     let (_writer, of_writer) = with_dump(&member, &disk, "writer", 2, 1);
     let put_job = |field: &str, key: &str, value: &str| {
         let mut state = member.server.state();
-        let mut pod = state.get(Collection::Pods, "default", "job");
-        pod[field][key] = json!(value);
-        state.put_pod(pod);
+        state.change_pod("job", |pod| pod[field][key] = json!(value));
     };
     put_job("spec", "restartPolicy", "Never");
     let address = listen(&mut member.config, "metricsAddress");

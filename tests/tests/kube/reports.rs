@@ -1,7 +1,6 @@
 //! The reporter against the scripted API server, without a node: what does not get through holds up nothing else (R42).
 
 use evictd_config::EvictedPods;
-use evictd_engine::{Cause, EvictionDecision, Message, record::SignalReading};
 use evictd_kube::{
     reporter::{Job, QUEUE, Reporter},
     watch::pods::{self, WatchedPods},
@@ -14,6 +13,8 @@ use evictd_store::{
 use evictd_sys::clock::boot_id;
 use evictd_tests::{apiserver, prelude::*, watch_fixture::WatchFixture};
 use tokio::sync::mpsc;
+
+use crate::soft::{decision, reading};
 
 /// Enough for what waits for nothing, and less than what is held up by a request without an answer.
 const AT_ONCE: Duration = Duration::from_secs(6);
@@ -67,29 +68,10 @@ impl Reports {
             uid: format!("uid-of-{name}"),
             ..Pod::default()
         };
-        let decision = EvictionDecision {
-            uid: pod.uid.clone(),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            grace_period_seconds: 1,
-            message: Message {
-                text: "The node was low on resource: memory. ".to_owned(),
-                annotations: Vec::new(),
-            },
-            cause: Cause::Pressure(signal),
-            is_soft: false,
-            timing: None,
-            other_signals: Vec::new(),
-        };
-        let reading = SignalReading {
-            signal,
-            available: 90 << 20,
-            threshold: 100 << 20,
-            usage: 17 << 20,
-        };
+        let request = RequestRecord::new(&pod, &decision(&pod, signal, false), reading(signal));
         let eviction = EvictionRecord {
             id: format!("{}-1-{name}", boot_id()),
-            ..EvictionRecord::from(&RequestRecord::new(&pod, &decision, reading))
+            ..EvictionRecord::from(&request)
         };
         self.queue.try_send(Job::new(eviction, None)).unwrap();
     }

@@ -58,9 +58,7 @@ fn shadow_mode_sends_nothing_but_events() {
 
     let report = ["report", "--shadow", "-o", "json", "--since", "1h"];
     let output = agent::evictd(&report, &[("--state-dir", &member.dir().join("state"))]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let compared: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let compared = agent::json(&output);
     let decision = &compared["wouldEvict"][0];
     assert_eq!(decision["pod"], "default/wild");
     assert_eq!(decision["kubelet"]["pod"], "default/other");
@@ -75,8 +73,7 @@ fn shadow_mode_sends_nothing_but_events() {
 fn a_static_pod_is_not_held_against_the_pod_that_would_be_asked() {
     let mut member = as_root!(ClusterNode::new("softshadow", 256).unwrap());
     member.config["shadow"] = true.into();
-    member.config["evictionSoft"] = json!({"memory.available": "120Mi"});
-    member.config["evictionSoftGracePeriod"] = json!({"memory.available": "1s"});
+    set_soft(&mut member.config, "120Mi");
     let (fixed, wild) = (member.static_pod(2), member.best_effort("wild", 1));
     let agent = member.start().unwrap();
     let _fixed = Hog::start(&fixed, &["--mib", "90"]).unwrap();

@@ -40,6 +40,33 @@ struct Soft {
     signal: Signal,
 }
 
+/// The decision that a pod goes for a signal.
+pub(super) fn decision(pod: &Pod, signal: Signal, is_soft: bool) -> EvictionDecision {
+    EvictionDecision {
+        uid: pod.uid.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        grace_period_seconds: 5,
+        message: Message {
+            text: "The node was low on resource: memory. ".to_owned(),
+            annotations: vec![("starved_resource", "memory".to_owned())],
+        },
+        cause: Cause::Pressure(signal),
+        is_soft,
+        timing: None,
+        other_signals: Vec::new(),
+    }
+}
+
+pub(super) fn reading(signal: Signal) -> SignalReading {
+    SignalReading {
+        signal,
+        available: 90 << 20,
+        threshold: 100 << 20,
+        usage: 17 << 20,
+    }
+}
+
 fn web(index: usize) -> Pod {
     Pod {
         namespace: "default".into(),
@@ -112,26 +139,8 @@ impl Soft {
     fn evict_pods(&mut self, pods: &[Pod], hard: bool) -> SoftOutcome {
         let candidate = |pod: &Pod| SoftCandidate {
             pod: pod.clone(),
-            decision: EvictionDecision {
-                uid: pod.uid.clone(),
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                grace_period_seconds: 5,
-                message: Message {
-                    text: "The node was low on resource: memory. ".to_owned(),
-                    annotations: vec![("starved_resource", "memory".to_owned())],
-                },
-                cause: Cause::Pressure(self.signal),
-                is_soft: true,
-                timing: None,
-                other_signals: Vec::new(),
-            },
-            reading: SignalReading {
-                signal: self.signal,
-                available: 90 << 20,
-                threshold: 100 << 20,
-                usage: 17 << 20,
-            },
+            decision: decision(pod, self.signal, true),
+            reading: reading(self.signal),
         };
         let request = SoftRequest {
             signal: self.signal,
@@ -156,9 +165,7 @@ impl Soft {
 
     fn forget_disruption(&self, pod: &str) {
         let mut state = self.server.state();
-        let mut pod = state.get(Collection::Pods, "default", pod).clone();
-        pod["status"]["conditions"] = json!([]);
-        state.put_pod(pod);
+        state.change_pod(pod, |pod| pod["status"]["conditions"] = json!([]));
     }
 
     fn records(&self) -> Vec<Record> {
@@ -364,9 +371,7 @@ fn a_pod_that_has_completed_is_not_deleted() {
         let index = usize::from(!is_protected);
         let name = format!("web-{}", index + 1);
         let mut state = soft.server.state();
-        let mut pod = state.get(Collection::Pods, "default", &name).clone();
-        pod["status"]["phase"] = "Succeeded".into();
-        state.put_pod(pod);
+        state.change_pod(&name, |pod| pod["status"]["phase"] = "Succeeded".into());
         drop(state);
         let outcome = soft.evict(&[index], is_protected);
         assert_eq!(outcome, SoftOutcome::Gone { index: 0 });
@@ -689,8 +694,7 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
 #[test]
 fn the_end_waits_for_a_delete_that_is_out() {
     let (mut member, wild) = as_root!(ClusterNode::with_wild("softend").unwrap());
-    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
-    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    set_soft(&mut member.config, "150Mi");
     let slow = InjectedFault::Slow(Duration::from_secs(2));
     member.server.fails("DELETE", "/pods/wild", 1, slow);
     let mut agent = member.start().unwrap();
@@ -708,8 +712,7 @@ fn the_end_waits_for_a_delete_that_is_out() {
 fn a_request_is_taken_back_when_the_pressure_is_over() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("softover", 256).unwrap();
-    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
-    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    set_soft(&mut member.config, "150Mi");
     let (one, two) = (member.best_effort("one", 1), member.best_effort("two", 2));
     member.server.state().budgets.insert("one".into());
     let slow = InjectedFault::Slow(Duration::from_secs(5));

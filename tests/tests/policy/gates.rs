@@ -30,14 +30,13 @@ fn error_of(kept: &PolicyFixture, number: usize) -> Option<String> {
     kept.explain(&pod(number)).rules[0].gates[0].error.clone()
 }
 
-/// A pod at this address is not asked, and one of these words says why.
+/// A pod at this address is not asked, and these words say why.
 #[track_caller]
-fn refuses(name: &str, ip: &str, gate: Value, expected: &[&str]) {
+fn refuses(name: &str, ip: &str, gate: Value, expected: &str) {
     let kept = keep(name, ip, gated(gate));
     kept.wait("it is refused", |k| error_of(k, 0).is_some());
     let error = error_of(&kept, 0).unwrap();
-    let is_expected = expected.iter().any(|words| error.contains(words));
-    assert!(is_expected, "{name}: {error}");
+    assert!(error.contains(expected), "{name}: {error}");
 }
 
 // R38
@@ -270,7 +269,7 @@ fn a_host_must_be_among_those_that_the_policy_names() {
     .enumerate()
     {
         let name = format!("gatehost{i}");
-        refuses(&name, "10.0.0.1", gate(host, hosts), &[expected]);
+        refuses(&name, "10.0.0.1", gate(host, hosts), expected);
     }
     assert!(server.asked().is_empty());
     let kept = keep("gatehostnamed", "10.0.0.1", gated(gate(&own, json!([own]))));
@@ -279,38 +278,17 @@ fn a_host_must_be_among_those_that_the_policy_names() {
 
 /// A pod says itself where it is, and nothing makes it the node's or the cluster's own.
 #[test]
-fn a_pod_on_loopback_is_not_asked_unless_it_is_named() {
+fn a_pod_on_loopback_or_without_an_address_is_not_asked() {
     skip_if!(not_root());
     let server = Scripted::start(45).unwrap();
     server.json("/", json!({}));
     let gate = json!({"http": {"port": server.port(), "hosts": ["10.0.0.0/8"]}});
-    let expected = &["is a loopback address"];
-    refuses("gateloopback", &server.ip(), gate, expected);
-    assert!(server.asked().is_empty());
-}
-
-/// The way to the cloud's own secrets is closed, and nonsense is no host.
-#[test]
-fn not_every_address_is_asked() {
-    skip_if!(not_root());
-    for (i, ip) in [
-        "169.254.169.254",
-        "0.0.0.0",
-        "::ffff:169.254.1.1",
-        "a/b",
-        "a@127.0.0.1",
-        "",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let gate = json!({"timeout": "2s", "http": {"port": 80, "hosts": ["10.0.0.0/8"]}});
-        let known = [
-            "is not asked unless",
-            "is not the name of a host",
-            "has no address",
-            "no IP yet",
-        ];
-        refuses(&format!("gateip{i}"), ip, gate, &known);
+    for (name, ip, expected) in [
+        ("gateloopback", &*server.ip(), "is a loopback address"),
+        ("gatenoip", "", "no IP yet"),
+        ("gatenonsense", "a/b", "is not the name of a host"),
+    ] {
+        refuses(name, ip, gate.clone(), expected);
     }
+    assert!(server.asked().is_empty());
 }

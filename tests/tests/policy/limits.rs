@@ -249,26 +249,6 @@ fn what_shadow_mode_has_chosen_is_not_available() {
     assert!(may_go(&kept, 1), "this one is over");
 }
 
-/// A restart lets no node evict sooner while the fleet is slow, whether it has limits or none.
-#[test]
-fn a_slow_fleet_waits_after_what_was_evicted_before() {
-    let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
-    let minute = Duration::from_secs(60);
-    let now = monotonic_ns();
-    let limiter = evaluator.limiter();
-    limiter.set_fleet(FleetPace::Slow, minute, &FLEET_RULES, now);
-    assert!(limiter.allows_paced(now));
-    let ago = |seconds: i64| RestoredEviction {
-        at: i64::try_from(now).unwrap() - seconds * 1_000_000_000,
-        is_same_boot: true,
-        ..RestoredEviction::default()
-    };
-    evaluator.restore(vec![ago(20), ago(90)]);
-    let later = |seconds: u64| now + seconds * 1_000_000_000;
-    assert!(!limiter.allows_paced(later(39)) && limiter.allows_paced(later(41)));
-    assert_eq!(limiter.last_eviction(), Some(ago(20).at));
-}
-
 /// Policies that say different things: the higher precedence decides, among equals the more sparing one.
 // R38, R47
 #[test]
@@ -383,21 +363,28 @@ fn what_was_evicted_before_counts() {
     // Whose it was is not known: any group's.
     assert_eq!(free(vec![restored(30, false)], once.clone()), [""; 0]);
     // The fleet does not count a pod that was above its own limit, although its group does.
-    let evaluator = new();
-    let limiter = Arc::clone(evaluator.limiter());
     let start = now.unsigned_abs();
-    limiter.set_fleet(
-        FleetPace::Slow,
-        Duration::from_secs(60),
-        &FLEET_RULES,
-        start,
-    );
-    evaluator.restore(vec![RestoredEviction {
+    let in_slow_fleet = |restored: Vec<RestoredEviction>| {
+        let evaluator = new();
+        let minute = Duration::from_secs(60);
+        let limiter = Arc::clone(evaluator.limiter());
+        limiter.set_fleet(FleetPace::Slow, minute, &FLEET_RULES, start);
+        assert!(limiter.allows_paced(start));
+        evaluator.restore(restored);
+        (evaluator, limiter)
+    };
+    let (evaluator, limiter) = in_slow_fleet(vec![RestoredEviction {
         at_own_limit: true,
         ..restored(10, true)
     }]);
     assert_eq!(may_go(evaluator, once), ["default/c"]);
     assert!(limiter.allows_paced(start));
+    // A restart lets no node evict sooner while the fleet is slow, whether it has limits or none.
+    let latest = restored(20, true).at;
+    let (_, limiter) = in_slow_fleet(vec![restored(20, true), restored(90, true)]);
+    let later = |seconds: u64| start + seconds * 1_000_000_000;
+    assert!(!limiter.allows_paced(later(39)) && limiter.allows_paced(later(41)));
+    assert_eq!(limiter.last_eviction(), Some(latest));
     // It does not count as available: of three that are there only two stay.
     let least = json!({"groupBy": "app", "minAvailable": 2});
     assert_eq!(free(vec![], least.clone()).len(), 3);

@@ -2,7 +2,7 @@
 //! make of a pod's tolerations is what the rule says, whatever else sets them (R30 to R37).
 
 use cel::{Context, Program, to_value};
-use evictd_tests::{deploy, policies::scoped, prelude::*, vectors::evictd};
+use evictd_tests::{deploy, policies::document, prelude::*, vectors::evictd};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
 };
@@ -36,13 +36,7 @@ fn shipped() -> Vec<Value> {
 fn rendered(spec: &Value) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p.json");
-    let policy = json!({
-        "apiVersion": evictd_policy::API_VERSION,
-        "kind": evictd_policy::KIND,
-        "metadata": {"name": "p"},
-        "spec": scoped(spec.clone()),
-    });
-    fs::write(&path, policy.to_string()).unwrap();
+    fs::write(&path, document("p", spec.clone()).to_string()).unwrap();
     render(&path)
 }
 

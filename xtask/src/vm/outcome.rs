@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::protocol::Status;
 use crate::libtest;
@@ -26,15 +26,15 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A line `MATRIX signal=.. hook=.. result=.. detail=..` of a test, with where it was printed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// A line `MATRIX {"signal": .., "hook": .., "detail": ..}` of a test, with where it was printed.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct MatrixRow {
+    #[serde(skip_deserializing)]
     pub kernel: String,
+    #[serde(skip_deserializing)]
     pub cgroup: String,
     pub signal: String,
     pub hook: String,
-    pub result: String,
-    /// The rest of the line; it may have spaces.
     pub detail: String,
 }
 
@@ -68,38 +68,14 @@ pub fn judge(status: &Status, output: &str) -> Outcome {
     }
 }
 
-/// The MATRIX lines in a test's output; one that lacks a field shows that in the table.
+/// The MATRIX lines in a test's output.
 pub fn matrix_rows(kernel: &str, cgroup: &str, output: &str) -> impl Iterator<Item = MatrixRow> {
-    let lines = output.lines().filter_map(|line| line.split_once("MATRIX "));
-    lines.map(move |(_, fields)| MatrixRow {
+    let rows = |line: &str| serde_json::from_str(line.split_once("MATRIX ")?.1).ok();
+    output.lines().filter_map(rows).map(move |row| MatrixRow {
         kernel: kernel.to_owned(),
         cgroup: cgroup.to_owned(),
-        ..matrix_row(fields)
+        ..row
     })
-}
-
-fn matrix_row(fields: &str) -> MatrixRow {
-    let mut line = MatrixRow::default();
-    let fields = match fields.split_once("detail=") {
-        Some((before, detail)) => {
-            line.detail = detail.trim().to_owned();
-            before
-        }
-        None => fields,
-    };
-    for (key, value) in fields
-        .split_whitespace()
-        .filter_map(|field| field.split_once('='))
-    {
-        match key {
-            "signal" => line.signal = value.to_owned(),
-            "hook" => line.hook = value.to_owned(),
-            "result" => line.result = value.to_owned(),
-            // Unknown keys are kept where people see them.
-            _ => line.detail = format!("{key}={value} {}", line.detail).trim().to_owned(),
-        }
-    }
-    line
 }
 
 #[cfg(test)]
@@ -152,19 +128,11 @@ mod tests {
 
     #[test]
     fn matrix_lines_are_found_after_other_text() {
-        let output = "test a ... MATRIX signal=memory.available hook=fexit result=ok detail=crossed in 3 us\nx\n\
-                      MATRIX signal=pid.available result=refused cpus=2\n";
-        let rows: Vec<MatrixRow> = matrix_rows("6.12", "v2", output).collect();
-        let row = |signal: &str, hook: &str, result: &str, detail: &str| MatrixRow {
-            kernel: "6.12".into(),
-            cgroup: "v2".into(),
-            signal: signal.into(),
-            hook: hook.into(),
-            result: result.into(),
-            detail: detail.into(),
-        };
-        let crossed = row("memory.available", "fexit", "ok", "crossed in 3 us");
-        let refused = row("pid.available", "", "refused", "cpus=2");
-        assert_eq!(rows, [crossed, refused]);
+        let output =
+            "test a ... MATRIX {\"signal\":\"oom\",\"hook\":\"fexit\",\"detail\":\"3 us\"}\nx\n";
+        let rows = matrix_rows("6.12", "v2", output);
+        let rows = rows.map(|row| [row.kernel, row.cgroup, row.signal, row.hook, row.detail]);
+        let expected = ["6.12", "v2", "oom", "fexit", "3 us"].map(str::to_owned);
+        assert_eq!(rows.collect::<Vec<_>>(), [expected]);
     }
 }

@@ -110,18 +110,17 @@ impl Summary {
 
     fn matrix_table(&self) -> String {
         let rows = self.matrix.iter().map(|row| {
-            let MatrixRow {
-                kernel,
-                cgroup,
-                signal,
-                hook,
-                result,
-                detail,
-            } = row;
-            [kernel, cgroup, signal, hook, result, detail].map(String::clone)
+            [
+                &row.kernel,
+                &row.cgroup,
+                &row.signal,
+                &row.hook,
+                &row.detail,
+            ]
+            .map(String::clone)
         });
         render(
-            ["kernel", "cgroup", "signal", "hook", "result", "detail"],
+            ["kernel", "cgroup", "signal", "hook", "detail"],
             rows.collect(),
         )
     }

@@ -19,7 +19,6 @@ use crate::{
     trace::{Kill, Task, Trace},
 };
 
-const MIB: u64 = 1 << 20;
 /// The slowest poller at the slowest rate needs six seconds.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Until the memory of a killed hog is back.

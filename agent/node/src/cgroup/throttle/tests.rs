@@ -164,6 +164,7 @@ fn a_closed_list_throttles_no_pod() {
 }
 
 /// A pipe that is opened to be written hangs until another process reads it, as a disk may.
+// R46
 #[test]
 fn a_release_does_not_wait_for_the_disk() {
     let dir = tempfile::tempdir().unwrap();

@@ -323,6 +323,7 @@ mod tests {
             ("::ffff:127.0.0.9", "loopback"),
             ("169.254.169.254", "link-local"),
             ("169.254.170.23", "link-local"),
+            ("::ffff:169.254.1.1", "link-local"),
             ("fe80::1", "link-local"),
             ("fd00:ec2::254", "metadata"),
             ("168.63.129.16", "metadata"),

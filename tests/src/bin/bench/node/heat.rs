@@ -18,7 +18,6 @@ use crate::{
     trace::{Task as Thread, Trace},
 };
 
-const MIB: u64 = 1 << 20;
 /// A hog at 20 MB/s needs ten seconds; daemons that ask politely wait ten more.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// So that a second victim would be seen: the daemons' own pauses are shorter.

@@ -9,7 +9,6 @@ use super::{
     meter::{Measure, Meminfo},
 };
 
-const MIB: u64 = 1 << 20;
 /// systemd-oomd knows no amounts, but how long tasks wait for memory: `ManagedOOMMemoryPressureLimit=` of the pods' cgroup,
 /// in percent. Its default of 60 % for 30 s is made for desktops; the least time that it takes is a second.
 const PRESSURE_PERCENT: u32 = 10;
