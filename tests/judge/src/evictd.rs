@@ -303,7 +303,20 @@ impl Evictd {
     fn read_pods_when_due(&mut self, world: &World<'_>) {
         let ((at, before), available) = (self.read, self.sample.guarded_available);
         let is_old = pod_readings::are_old(world.now - at, self.is_near(world));
-        if is_old || pod_readings::has_moved(before, available, self.distance()) {
+        self.read_pods_if(
+            is_old || pod_readings::has_moved(before, available, self.distance()),
+            world,
+        );
+    }
+
+    /// The same while victims end, like `MemoryMonitor::read_pods_while_terminating`.
+    fn read_pods_while_dying(&mut self, world: &World<'_>) {
+        let age = world.now - self.read.0;
+        self.read_pods_if(age >= pod_readings::WHILE_TERMINATING_NS, world);
+    }
+
+    fn read_pods_if(&mut self, is_due: bool, world: &World<'_>) {
+        if is_due {
             self.note_usages(world);
             self.watch_growers(world, WATCHED_BEFOREHAND);
         }
@@ -670,8 +683,9 @@ impl<'a> Strategy<'a> for Evictd {
         self.under_pressure = thresholds.is_pressing(available, self.under_pressure, resolves);
         self.resolve_pressure(world, course);
         self.finish(world);
-        if !self.under_pressure || self.dying() == 0 {
-            self.read_pods_when_due(world);
+        match self.under_pressure && self.dying() > 0 {
+            true => self.read_pods_while_dying(world),
+            false => self.read_pods_when_due(world),
         }
         self.next = world.now + self.wait(world);
         // Other thresholds wake it as well.
