@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use evictd_policy::{
     evaluator::ObjectReader,
     gate::{Answer, ClusterAddresses, parse_answer},
 };
+use evictd_sys::mutex::locked;
 use futures::future::BoxFuture;
 use http::{Method, Request, uri::Scheme};
 use hyper_timeout::TimeoutConnector;
@@ -489,11 +490,6 @@ impl ApiClient {
             Err(ApiError::Unanswered(reason))
         })
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing can panic while it is held: it is only read and replaced.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {

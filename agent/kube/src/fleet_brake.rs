@@ -14,7 +14,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -24,7 +24,7 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     units::signed,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -101,21 +101,12 @@ impl UsedConfigMap {
     }
 
     fn is_usable(&self) -> Option<bool> {
-        *self
-            .is_usable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.is_usable)
     }
 
     /// Takes note of what has come of using it; trouble is logged once.
     fn note(&self, trouble: Option<&str>) {
-        let before = {
-            let mut is_usable = self
-                .is_usable
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            is_usable.replace(trouble.is_none())
-        };
+        let before = locked(&self.is_usable).replace(trouble.is_none());
         let config_map = &self.name;
         match trouble {
             Some(reason) if before != Some(false) => tracing::warn!(
@@ -380,23 +371,14 @@ impl FleetBrake {
     }
 
     fn published(&self) -> PublishedState {
-        self.published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        locked(&self.published).clone()
     }
 
     /// Takes a published state. Only the time that is left is kept, so that it ends without the API server.
     fn take(&self, published: PublishedState) {
         let now = Timestamp::now().as_second();
         let state = self.config.rules.in_force(published.state, now);
-        let before = std::mem::replace(
-            &mut *self
-                .published
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-            published,
-        );
+        let before = std::mem::replace(&mut *locked(&self.published), published);
         let left = Duration::from_secs(u64::try_from(state.until - now).unwrap_or(0));
         self.limiter
             .set_fleet(state.pace, left, &self.config.rules, monotonic_ns());

@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use evictd_engine::units::nanos;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use futures::FutureExt as _;
 use tokio::sync::Semaphore;
 
@@ -139,12 +139,14 @@ impl PolicyEvaluator {
             ..
         } = self.settings;
         let has_rules = |held: &super::EvaluatedPod| !held.matched.is_empty();
-        node_rate.is_some() || owner_rate.is_some() || self.state().pods.values().any(has_rules)
+        node_rate.is_some()
+            || owner_rate.is_some()
+            || locked(&self.state).pods.values().any(has_rules)
     }
 
     /// The questions that are due, and the time until the next one will be.
     fn due(&self, now: u64) -> (Vec<ProbeTask>, Duration) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let mut questions = Vec::new();
         let mut next = nanos(EVALUATION_INTERVAL);
         for (uid, held) in &mut state.pods {
@@ -266,7 +268,7 @@ impl PolicyEvaluator {
         began: u64,
         results: Result<(bool, Answer), String>,
     ) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let State { pods, .. } = &mut *state;
         let Some(held) = pods.get_mut(&question.uid) else {
             return;

@@ -5,10 +5,11 @@ use std::{
     io::ErrorKind,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletSource};
+use evictd_sys::mutex::locked;
 
 /// What follows from `cgroupsPerQOS: false`.
 pub const NO_PODS: &str = "pods have no cgroups of their own, and none is evicted";
@@ -130,7 +131,7 @@ impl ConfigSource {
     /// What the kubelet has answered to `/configz` and was not read yet. One that is in force is read again where another one
     /// was refused since.
     fn new_answer(&self) -> Option<KubeletDocument> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = locked(&self.answer);
         let answer = answer.clone().filter(|_| self.goes_by_configz())?;
         let is_in_force = !self.lacks_kubelet() && answer.document == self.kubelet.document;
         let is_known =
