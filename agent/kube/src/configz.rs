@@ -107,9 +107,8 @@ mod tests {
         });
         fs::write(&kubeconfig, written.to_string()).expect("a file");
         let cluster = json!({"nodeName": "n1", "kubeconfig": kubeconfig, "configz": true});
-        let config = dir.path().join("config.json");
-        fs::write(&config, json!({ "cluster": cluster }).to_string()).expect("a file");
-        let config = Config::load(&config).expect("a configuration");
+        let config = Config::from_values(json!({ "cluster": cluster }), None);
+        let config = config.expect("a configuration");
         let begun = Instant::now();
         let error = ask(&config, false, PATIENCE_AT_START).expect_err("it is silent");
         assert_eq!(error, "no answer within 500ms");
