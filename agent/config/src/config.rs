@@ -290,12 +290,10 @@ const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
 
 impl ScopeConfig {
     fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
-        let Some(mut scope) = fields.object("scope")? else {
-            return Ok(Self::default());
-        };
-        let cgroup = scope.absolute_path("cgroup")?;
-        scope.deny_unknown_fields()?;
-        Ok(Self { cgroup })
+        let cgroup = fields.section("scope", |scope| scope.absolute_path("cgroup"))?;
+        Ok(Self {
+            cgroup: cgroup.flatten(),
+        })
     }
 }
 
@@ -305,18 +303,16 @@ impl OptionalAmount {
         name: &'static str,
         enabled: bool,
     ) -> Result<Self, ConfigError> {
-        let Some(mut amount) = fields.object(name)? else {
-            return Ok(Self {
-                enabled,
-                memory_available: None,
-            });
-        };
-        let taken = Self {
-            enabled: amount.boolean("enabled")?.unwrap_or(true),
-            memory_available: amount.parsed("memory.available")?,
-        };
-        amount.deny_unknown_fields()?;
-        Ok(taken)
+        let taken = fields.section(name, |amount| {
+            Ok(Self {
+                enabled: amount.boolean("enabled")?.unwrap_or(true),
+                memory_available: amount.parsed("memory.available")?,
+            })
+        })?;
+        Ok(taken.unwrap_or(Self {
+            enabled,
+            memory_available: None,
+        }))
     }
 }
 
