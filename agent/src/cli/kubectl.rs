@@ -233,11 +233,8 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
 
 /// Parses what an agent has printed as JSON.
 fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
-    serde_json::from_str(text).map_err(|error| FleetError::Agent {
-        printed: String::new(),
-        node: agent.node.clone(),
-        reason: format!("an answer that is no JSON: {error}"),
-    })
+    let parsed = serde_json::from_str(text);
+    parsed.map_err(|error| agent.failed(format!("an answer that is no JSON: {error}")))
 }
 
 fn word<'a>(of: &'a Value, field: &str) -> &'a str {
