@@ -4,7 +4,11 @@ use evictd_kube::fleet_client::{FleetClient, FleetError};
 use serde_json::{Value, json};
 
 use super::{json_of, word};
-use crate::cli::{CommandError, INSTALLED, OutputFormat, policy, table::bytes, to_json};
+use crate::cli::{
+    CommandError, INSTALLED, OutputFormat, policy,
+    table::{bytes, or_dash},
+    to_json,
+};
 
 /// What an agent knows of one of its pods.
 struct Explained {
@@ -72,11 +76,7 @@ impl Explained {
 
     fn text(&self) -> String {
         let found = &self.top["pods"][self.place];
-        let amount = |field: &str| {
-            found[field]
-                .as_u64()
-                .map_or("-".to_owned(), |n| bytes(n.into()))
-        };
+        let amount = |field: &str| or_dash(found[field].as_u64().map(|n| bytes(n.into())));
         let mut text = format!(
             "{} on {}: {} of {} in the order of eviction for memory\n\
              uses {}, has requested {}, priority {}, {}\n",
