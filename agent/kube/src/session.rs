@@ -52,17 +52,6 @@ const LEFT_OVER_STAYS: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
 const REQUESTED: usize = 8;
 
-/// Why the cluster cannot be followed.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The way to the API server.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The system refuses a thread or a descriptor.
-    #[error(transparent)]
-    System(#[from] std::io::Error),
-}
-
 /// The cluster, as the agent sees it.
 pub struct Cluster {
     client: Arc<ApiClient>,
@@ -116,7 +105,7 @@ impl Cluster {
         (journal, left_over): (&DiskQueue, Vec<EvictionRecord>),
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, AccessError> {
         let node = &cluster.node_name;
         let client = ApiClient::open(cluster.kubeconfig.clone()).await;
         let client = Arc::new(client?);
