@@ -230,9 +230,12 @@ impl<'a> ApiRequest<'a> {
             may_be_forbidden: false,
         }
     }
-}
 
-impl ApiRequest<'_> {
+    /// A request for what is at a path.
+    pub fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path, JSON, &Value::Null)
+    }
+
     /// Whether it changes nothing, or an Event, or asks for the agent's own rights or a scraper's.
     fn is_harmless(&self) -> bool {
         let of = |group: &str| self.path.starts_with(&format!("/apis/{group}/"));
@@ -668,9 +671,7 @@ pub(crate) async fn load(
 impl ObjectReader for ApiClient {
     fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
         Box::pin(async move {
-            let nothing = Value::Null;
-            let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
-            match self.bytes(&request).await {
+            match self.bytes(&ApiRequest::get(path)).await {
                 Ok(bytes) => {
                     let body = parse_answer(&bytes)?;
                     Ok(Answer { status: 200, body })

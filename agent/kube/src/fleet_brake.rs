@@ -36,7 +36,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    client::{ApiClient, ApiError, ApiRequest, JSON, MERGE},
+    client::{ApiClient, ApiError, ApiRequest, MERGE},
     events,
     watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
@@ -265,8 +265,8 @@ impl FleetBrake {
     /// The nodes' entries, from the API server's cache.
     async fn entries(&self) -> Result<BTreeMap<String, i64>, ApiError> {
         let query = format!("{}?resourceVersion=0", self.path(ENTRIES));
-        let request = ApiRequest::new(Method::GET, query, JSON, &Value::Null);
-        Ok(entries(&self.client.call(&request).await?))
+        let found = self.client.call(&ApiRequest::get(query)).await?;
+        Ok(entries(&found))
     }
 
     /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many. For one of

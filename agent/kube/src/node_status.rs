@@ -32,7 +32,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE, STRATEGIC_MERGE};
+use super::client::{ApiClient, ApiError, ApiRequest, MERGE, STRATEGIC_MERGE};
 pub use taints::Taints;
 
 mod taints;
@@ -170,8 +170,7 @@ impl NodeWriter {
     }
 
     async fn read(&self) -> Result<Value, ApiError> {
-        let request = ApiRequest::new(Method::GET, self.path(""), JSON, &Value::Null);
-        self.client.call(&request).await
+        self.client.call(&ApiRequest::get(self.path(""))).await
     }
 
     /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is
