@@ -11,7 +11,7 @@ use crate::cli::{
 };
 
 /// What an agent knows of one of its pods.
-struct Explained {
+struct ExplainedPod {
     pod: String,
     node: String,
     /// Place of the pod in the order of eviction, from 0 on.
@@ -28,14 +28,14 @@ pub(super) async fn pod(
     name: &str,
     output: OutputFormat,
 ) -> Result<String, CommandError> {
-    let explained = Explained::ask(fleet, namespace, name).await?;
+    let explained = ExplainedPod::ask(fleet, namespace, name).await?;
     match output {
         OutputFormat::Json => explained.json(),
         OutputFormat::Table => Ok(explained.text()),
     }
 }
 
-impl Explained {
+impl ExplainedPod {
     async fn ask(fleet: &FleetClient, namespace: &str, name: &str) -> Result<Self, FleetError> {
         let pod = format!("{namespace}/{name}");
         let node = fleet.node_of(namespace, name).await?;
