@@ -6,7 +6,7 @@ use evictd_config::kube::{pod::read_pods, summary::read_summary};
 use evictd_engine::{
     Layout, Ranked, Ranking, Resource, Signal, Usages,
     model::settings::{Mode, RankingStrategy},
-    oom_badness, oom_score_adj,
+    oom_badness,
 };
 use serde::Serialize;
 
@@ -192,13 +192,7 @@ fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
     if depends && capacity.is_none() {
         return None;
     }
-    let capacity = capacity.unwrap_or(0);
-    Some(oom_score_adj(
-        pod.qos,
-        pod.is_node_critical(),
-        pod.memory_request,
-        capacity,
-    ))
+    Some(pod.oom_score_adj(capacity.unwrap_or(0)))
 }
 
 /// The order for people. Growth has a column where pods were sampled twice.
