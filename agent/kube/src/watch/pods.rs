@@ -340,17 +340,19 @@ fn put(client: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
         Ok(pod) if watched.is_over => shared.with(|store| store.put_ended(&pod)),
         Ok(pod) => {
             let full_name = pod.to_string();
-            let oddities = shared.with(|store| store.put(pod));
-            if oddities.no_uid && counters.pods_without_uid.add_first() {
+            let (lacks_uid, is_mirror) = (pod.uid.is_empty(), pod.is_mirror);
+            let is_deleting = pod.is_deleting;
+            shared.with(|store| store.put(pod));
+            if lacks_uid && counters.pods_without_uid.add_first() {
                 tracing::warn!(pod = full_name, "a pod without UID is left out");
             }
-            if oddities.mirror && counters.mirror_pods.add_first() {
+            if is_mirror && counters.mirror_pods.add_first() {
                 tracing::info!(
                     pod = full_name,
                     "static pods are here; the API server has only their mirrors"
                 );
             }
-            if oddities.terminating && counters.terminating_pods.add_first() {
+            if is_deleting && counters.terminating_pods.add_first() {
                 tracing::info!(
                     pod = full_name,
                     "pods that are being deleted already are candidates as long as they hold memory"
