@@ -34,7 +34,7 @@ use crate::{
     announcement::Announcements,
     cache::{CacheSettings, ClusterCache},
     fleet_brake::FleetBrake,
-    node_status::{DesiredStatus, NodeWriter, PreviousStatus, StaleConditions},
+    node_status::{NodeWriter, PreviousStatus, StaleConditions},
     oom_events::OomEventLimiter,
     reporter::{Job, QUEUE, Reporter, is_old},
     soft_eviction::{SoftEvictor, SoftRequest},
@@ -64,7 +64,7 @@ pub struct Cluster {
     old: Vec<EvictionRecord>,
     /// Number of evictions that the reporter has taken and not reported.
     unreported: Arc<AtomicUsize>,
-    desired: channel::Sender<DesiredStatus>,
+    desired: channel::Sender<NodeState>,
     soft: Option<SoftTask>,
     /// Pods that were asked to go and will.
     requested: Option<mpsc::Receiver<RequestRecord>>,
@@ -142,7 +142,7 @@ impl Cluster {
         );
         let unreported = reporter.unreported();
         let (evictions, queue) = mpsc::channel(QUEUE + old.len());
-        let (desired, followed) = channel::channel(DesiredStatus::default());
+        let (desired, followed) = channel::channel(NodeState::default());
         let (begin, begun) = oneshot::channel();
         let (events, sending) = EventQueue::start(&client, node);
         let watching = pods::run(Arc::clone(&client), node.clone(), Arc::clone(&pods));
@@ -314,11 +314,7 @@ impl Cluster {
             let changed = (&desired.conditions, &desired.under_pressure)
                 != (&state.conditions, &state.under_pressure);
             if changed {
-                *desired = DesiredStatus {
-                    conditions: state.conditions,
-                    under_pressure: state.under_pressure,
-                    message: state.message,
-                };
+                *desired = state;
             }
             changed
         });
@@ -487,7 +483,7 @@ fn start_node_writer(
     client: &Arc<ApiClient>,
     config: &Config,
     cluster: &ClusterConfig,
-    (desired, begun): (channel::Receiver<DesiredStatus>, oneshot::Receiver<()>),
+    (desired, begun): (channel::Receiver<NodeState>, oneshot::Receiver<()>),
 ) -> JoinHandle<()> {
     let writer = NodeWriter::new(
         Arc::clone(client),
@@ -524,7 +520,7 @@ async fn check(client: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right
 /// stays for so long once this agent looks for itself.
 async fn keep_node(
     writer: NodeWriter,
-    mut desired: channel::Receiver<DesiredStatus>,
+    mut desired: channel::Receiver<NodeState>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
 ) {
@@ -563,7 +559,7 @@ async fn keep_node(
 /// refusal what this agent wants is written meanwhile: it may have the right to that.
 async fn find_previous_status(
     writer: &NodeWriter,
-    desired: &mut channel::Receiver<DesiredStatus>,
+    desired: &mut channel::Receiver<NodeState>,
 ) -> PreviousStatus {
     const FIRST_PAUSE: Duration = Duration::from_millis(500);
     let mut pause = FIRST_PAUSE;
