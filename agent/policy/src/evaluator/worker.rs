@@ -197,20 +197,14 @@ impl PolicyEvaluator {
 
     async fn probe(&self, question: &ProbeTask) -> Result<(bool, Answer), String> {
         let limit = question.gate.timeout;
-        let answer = match &question.gate.probe {
-            Probe::Http(probe) => {
-                let asked = tokio::time::timeout(limit, self.ask_server(probe, question));
-                asked
-                    .await
-                    .unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?
+        let asked = tokio::time::timeout(limit, async {
+            match &question.gate.probe {
+                Probe::Http(probe) => self.ask_server(probe, question).await,
+                Probe::Object(probe) => self.ask_cluster(probe, question).await,
             }
-            Probe::Object(probe) => {
-                let asked = tokio::time::timeout(limit, self.ask_cluster(probe, question));
-                asked
-                    .await
-                    .unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?
-            }
-        };
+        });
+        let answer = asked.await;
+        let answer = answer.unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?;
         let Some(check) = &question.gate.check else {
             return Ok((answer.is_success(), answer));
         };
