@@ -14,7 +14,7 @@ use super::{
 /// The policies in force, by falling precedence, then by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicySet {
-    policies: Vec<Arc<EvictionPolicy>>,
+    pub(crate) policies: Vec<Arc<EvictionPolicy>>,
     tenants: Vec<Arc<PodEvictionPolicy>>,
 }
 
@@ -126,16 +126,6 @@ impl PolicySet {
     #[must_use]
     pub fn with_tenants(self, tenants: Vec<Arc<PodEvictionPolicy>>) -> Self {
         Self { tenants, ..self }
-    }
-
-    /// The policies.
-    pub fn policies(&self) -> &[Arc<EvictionPolicy>] {
-        &self.policies
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.policies.is_empty() && self.tenants.is_empty()
     }
 
     /// The labels of namespaces that policies ask for, without the label that holds the name.

@@ -29,7 +29,7 @@ fn document(name: &str, generation: i64, evict: &str) -> Value {
 /// Name and generation of the policies in force.
 fn in_force(store: &PolicyStore) -> Vec<(String, Option<i64>)> {
     let set = locked(&store.state).set();
-    let policies = set.policies().iter();
+    let policies = set.policies.iter();
     policies.map(|p| (p.name.clone(), p.generation)).collect()
 }
 
