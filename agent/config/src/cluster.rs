@@ -115,12 +115,9 @@ fn check_node_name(name: &str) -> Result<(), ConfigError> {
 }
 
 fn tenant_grace(cluster: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
-    let Some(mut tenants) = cluster.object("tenantPolicies")? else {
-        return Ok(None);
-    };
-    let grace = tenants.duration("maxGrace")?;
-    tenants.deny_unknown_fields()?;
-    Ok(Some(grace.unwrap_or_default()))
+    cluster.section("tenantPolicies", |tenants| {
+        Ok(tenants.duration("maxGrace")?.unwrap_or_default())
+    })
 }
 
 fn networks(cluster: &mut ObjectDecoder, field: &str) -> Result<Vec<IpNet>, ConfigError> {
@@ -139,22 +136,15 @@ fn config_map(
     cluster: &mut ObjectDecoder,
     field: &str,
 ) -> Result<Option<ConfigMapName>, ConfigError> {
-    let path = cluster.path_of(field);
-    let Some(text) = cluster.text(field)? else {
-        return Ok(None);
-    };
-    match text.split_once('/') {
+    cluster.text_as(field, |text| match text.split_once('/') {
         Some((namespace, name)) if is_subdomain(namespace) && is_subdomain(name) => {
-            Ok(Some(ConfigMapName {
+            Ok(ConfigMapName {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
-            }))
+            })
         }
-        _ => {
-            let reason = "must be the namespace and the name of a ConfigMap: namespace/name";
-            Err(ConfigError::text(path, &text, reason))
-        }
-    }
+        _ => Err("must be the namespace and the name of a ConfigMap: namespace/name"),
+    })
 }
 
 /// Whether a name is an RFC 1123 subdomain: the name becomes part of URLs and selectors.

@@ -108,35 +108,15 @@ impl OptionalAmount {
 }
 
 impl Config {
-    /// Reads a configuration file, YAML or JSON.
-    ///
-    /// # Errors
-    ///
-    /// A file that cannot be read, a field that does not exist, a value that cannot be used.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::load_over(path, None)
-    }
-
-    /// Reads a configuration file. Eviction fields that it lacks come from the KubeletConfiguration at
+    /// Reads a configuration file, YAML or JSON. Eviction fields that it lacks come from the KubeletConfiguration at
     /// `kubelet_config`, else at `cluster.kubeletConfig`, with the drop-ins of `cluster.kubeletConfigDir` merged into
-    /// it.
+    /// it. A KubeletConfiguration that is missing or cannot be read is no error. The one known `before` stands in for
+    /// it, or `evictionHardFallback`, or the kubelet's defaults; the second value says which.
     ///
     /// # Errors
     ///
-    /// As [`Config::load`], for either file.
-    pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
-        let document = read_document(path)?;
-        let (kubelet, _) = KubeletFiles::of(&document, kubelet_config).read()?;
-        Self::from_values(document, kubelet)
-    }
-
-    /// As [`Config::load_over`], but a KubeletConfiguration that is missing or cannot be read is no error. The one
-    /// known `before` stands in for it, or `evictionHardFallback`, or the kubelet's defaults; the second value says
-    /// which.
-    ///
-    /// # Errors
-    ///
-    /// As [`Config::load`], for either file, but for a KubeletConfiguration that cannot be read.
+    /// A file that cannot be read, but for a KubeletConfiguration; a field that does not exist, a value that cannot be
+    /// used.
     pub fn load_with_stand_in(
         path: &Path,
         kubelet_config: Option<&Path>,
@@ -310,12 +290,10 @@ const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
 
 impl ScopeConfig {
     fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
-        let Some(mut scope) = fields.object("scope")? else {
-            return Ok(Self::default());
-        };
-        let cgroup = scope.absolute_path("cgroup")?;
-        scope.deny_unknown_fields()?;
-        Ok(Self { cgroup })
+        let cgroup = fields.section("scope", |scope| scope.absolute_path("cgroup"))?;
+        Ok(Self {
+            cgroup: cgroup.flatten(),
+        })
     }
 }
 
@@ -325,18 +303,16 @@ impl OptionalAmount {
         name: &'static str,
         enabled: bool,
     ) -> Result<Self, ConfigError> {
-        let Some(mut amount) = fields.object(name)? else {
-            return Ok(Self {
-                enabled,
-                memory_available: None,
-            });
-        };
-        let taken = Self {
-            enabled: amount.boolean("enabled")?.unwrap_or(true),
-            memory_available: amount.parsed("memory.available")?,
-        };
-        amount.deny_unknown_fields()?;
-        Ok(taken)
+        let taken = fields.section(name, |amount| {
+            Ok(Self {
+                enabled: amount.boolean("enabled")?.unwrap_or(true),
+                memory_available: amount.parsed("memory.available")?,
+            })
+        })?;
+        Ok(taken.unwrap_or(Self {
+            enabled,
+            memory_available: None,
+        }))
     }
 }
 

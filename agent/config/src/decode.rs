@@ -1,7 +1,10 @@
 //! Takes a parsed document apart field by field, so that every error names the field, the value and the reason, and
 //! unknown fields are found.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr,
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 
@@ -73,6 +76,30 @@ impl ObjectDecoder {
             .transpose()
     }
 
+    /// Takes a field that is an object and must be there.
+    pub fn required_object(&mut self, name: &str) -> Result<Self, ConfigError> {
+        self.object(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// Takes a field that is an object all of whose fields `take` knows.
+    pub fn section<T>(
+        &mut self,
+        name: &str,
+        take: impl FnOnce(&mut Self) -> Result<T, ConfigError>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(mut section) = self.object(name)? else {
+            return Ok(None);
+        };
+        let taken = take(&mut section)?;
+        section.deny_unknown_fields()?;
+        Ok(Some(taken))
+    }
+
+    /// The error for a field that must be there.
+    pub fn missing(&self, name: &str) -> ConfigError {
+        ConfigError::value(self.path_of(name), &Value::Null, "is missing")
+    }
+
     /// Takes a field that is true or false.
     pub fn boolean(&mut self, name: &str) -> Result<Option<bool>, ConfigError> {
         self.typed(name, "must be true or false", |value| value.as_bool())
@@ -85,6 +112,20 @@ impl ObjectDecoder {
             "must be a whole number between -2147483648 and 2147483647",
             |value| value.as_i64().and_then(|number| i32::try_from(number).ok()),
         )
+    }
+
+    /// Takes a field that is a whole number in a range.
+    pub fn whole<T: TryFrom<u64>>(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<T>, ConfigError> {
+        let (least, most) = (range.start(), range.end());
+        let reason = format!("must be a whole number between {least} and {most}");
+        self.typed(name, &reason, |value| {
+            let number = value.as_u64().filter(|number| range.contains(number))?;
+            T::try_from(number).ok()
+        })
     }
 
     /// Takes a field that is a whole number of seconds.
@@ -118,11 +159,7 @@ impl ObjectDecoder {
     pub fn required_text(&mut self, name: &str) -> Result<String, ConfigError> {
         let text = self.text(name)?.unwrap_or_default();
         if text.is_empty() {
-            return Err(ConfigError::value(
-                self.path_of(name),
-                &Value::Null,
-                "is missing",
-            ));
+            return Err(self.missing(name));
         }
         Ok(text)
     }
@@ -145,40 +182,24 @@ impl ObjectDecoder {
 
     /// Takes a field that is a duration such as `90s`.
     pub fn duration(&mut self, name: &str) -> Result<Option<Duration>, ConfigError> {
-        let Some(text) = self.text(name)? else {
-            return Ok(None);
-        };
-        let parsed = super::duration::parse(&text);
-        parsed
-            .map(Some)
-            .map_err(|e| ConfigError::text(self.path_of(name), &text, e))
+        self.text_as(name, super::duration::parse)
     }
 
     /// Takes a field that is the path of a file and must be absolute: the daemon's working directory means nothing.
     pub fn absolute_path(&mut self, name: &str) -> Result<Option<PathBuf>, ConfigError> {
-        let Some(text) = self.text(name)? else {
-            return Ok(None);
-        };
-        let path = PathBuf::from(&text);
-        if path.is_absolute() {
-            Ok(Some(path))
-        } else {
-            Err(ConfigError::text(
-                self.path_of(name),
-                &text,
-                "must be an absolute path",
-            ))
-        }
+        self.text_as(name, |text| {
+            let path = PathBuf::from(text);
+            let is_absolute = path.is_absolute();
+            is_absolute
+                .then_some(path)
+                .ok_or("must be an absolute path")
+        })
     }
 
     /// Takes a field that is an IP address with a port.
     pub fn socket_address(&mut self, name: &str) -> Result<Option<SocketAddr>, ConfigError> {
-        let Some(text) = self.text(name)? else {
-            return Ok(None);
-        };
         let reason = "must be an IP address and a port such as 127.0.0.1:9393";
-        let parsed = text.parse().map(Some);
-        parsed.map_err(|_| ConfigError::text(self.path_of(name), &text, reason))
+        self.text_as(name, |text| text.parse().map_err(|_| reason))
     }
 
     /// Takes a field that is a text, and parses it.
@@ -186,13 +207,20 @@ impl ObjectDecoder {
     where
         T::Err: ToString,
     {
+        self.text_as(name, T::from_str)
+    }
+
+    /// Takes a field that is a text, and reads it with `parse`.
+    pub fn text_as<T, E: ToString>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, ConfigError> {
         let Some(text) = self.text(name)? else {
             return Ok(None);
         };
-        let parsed = text
-            .parse()
-            .map_err(|e: T::Err| ConfigError::text(self.path_of(name), &text, e))?;
-        Ok(Some(parsed))
+        let parsed = parse(&text).map(Some);
+        parsed.map_err(|e| ConfigError::text(self.path_of(name), &text, e))
     }
 
     /// Takes a field that is one of a few words.
@@ -201,17 +229,13 @@ impl ObjectDecoder {
         name: &str,
         choices: &[(&str, T)],
     ) -> Result<Option<T>, ConfigError> {
-        let Some(text) = self.text(name)? else {
-            return Ok(None);
-        };
-        match choices.iter().find(|(word, _)| *word == text) {
-            Some((_, choice)) => Ok(Some(*choice)),
-            None => {
+        self.text_as(name, |text| {
+            let chosen = choices.iter().find(|(word, _)| *word == text);
+            chosen.map(|(_, choice)| *choice).ok_or_else(|| {
                 let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-                let reason = format!("must be one of {}", words.join(", "));
-                Err(ConfigError::text(self.path_of(name), &text, reason))
-            }
-        }
+                format!("must be one of {}", words.join(", "))
+            })
+        })
     }
 
     /// Ends the decoding: a field that is left is unknown.

@@ -27,16 +27,14 @@ pub struct FilesystemPaths {
 
 impl FilesystemPaths {
     pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
-        let Some(mut paths) = fields.object("filesystems")? else {
-            return Ok(Self::default());
-        };
-        let taken = Self {
-            nodefs: paths.absolute_path("nodefs")?,
-            imagefs: paths.absolute_path("imagefs")?,
-            containerfs: paths.absolute_path("containerfs")?,
-        };
-        paths.deny_unknown_fields()?;
-        Ok(taken)
+        let taken = fields.section("filesystems", |paths| {
+            Ok(Self {
+                nodefs: paths.absolute_path("nodefs")?,
+                imagefs: paths.absolute_path("imagefs")?,
+                containerfs: paths.absolute_path("containerfs")?,
+            })
+        })?;
+        Ok(taken.unwrap_or_default())
     }
 
     /// The directories of nodefs, imagefs and containerfs: those that are configured, else those that exist. Without an

@@ -11,7 +11,7 @@ use super::{
     ConfigError,
     origin::{Origin, Origins},
     signal_values::signal_values,
-    thresholds::{SignalValues, parse_signal, parse_thresholds},
+    thresholds::{SignalValues, parse_each, parse_thresholds},
 };
 use crate::decode::ObjectDecoder;
 
@@ -41,21 +41,21 @@ impl HardLayers {
             parse_thresholds(FALLBACK, fallback)?;
         }
         let texts = signal_values(fields, ABOVE, '=')?.unwrap_or_default();
-        let mut above = BTreeMap::new();
-        for (name, text) in texts {
-            let signal = parse_signal(ABOVE, &name, &text)?;
-            if signal == Signal::AllocatableMemoryAvailable {
-                let reason = "the pods' cgroup keeps the kubelet's threshold, because no reservation makes room there";
-                return Err(ConfigError::text(format!("{ABOVE}.{name}"), &text, reason));
+        let steps: Vec<_> = parse_each(ABOVE, &texts, |signal, text| {
+            match signal {
+            Signal::AllocatableMemoryAvailable => {
+                Err("the pods' cgroup keeps the kubelet's threshold, because no reservation makes room there".into())
             }
-            let step = step(&text)
-                .map_err(|reason| ConfigError::text(format!("{ABOVE}.{name}"), &text, reason))?;
-            // A step of zero is no step: a user sets it to switch off the chart's.
-            if let Some(step) = step {
-                above.insert(signal, step);
-            }
+            _ => step(text),
         }
-        Ok(Self { fallback, above })
+        })?;
+        // A step of zero is no step: a user sets it to switch off the chart's.
+        let steps = steps.into_iter();
+        let above = steps.filter_map(|(signal, step)| Some((signal, step?)));
+        Ok(Self {
+            fallback,
+            above: above.collect(),
+        })
     }
 
     /// Raises the kubelet's thresholds. A threshold of evictd's own configuration stays as it is, and so does that of the pods'

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use evictd_engine::model::{quantity::Quantity, settings::EvictionConfig};
 
 use super::{
-    ConfigError, duration,
+    ConfigError,
     hard_layers::HardLayers,
     origin::{Origin, Origins},
     signal_values::signal_values,
@@ -212,13 +212,8 @@ const RESERVABLE: [&str; 4] = ["memory", "cpu", "ephemeral-storage", "pid"];
 
 /// Zero means the default, as in the kubelet (`SetDefaults_KubeletConfiguration`).
 fn transition_period(fields: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
-    let name = "evictionPressureTransitionPeriod";
-    let Some(text) = fields.text(name)? else {
-        return Ok(None);
-    };
-    let period =
-        duration::parse(&text).map_err(|e| ConfigError::text(fields.path_of(name), &text, e))?;
-    Ok(Some(match period.is_zero() {
+    let period = fields.duration("evictionPressureTransitionPeriod")?;
+    Ok(period.map(|period| match period.is_zero() {
         true => DEFAULT_PRESSURE_TRANSITION_PERIOD,
         false => period,
     }))

@@ -13,7 +13,7 @@ const RECLAIM_TIME: Duration = Duration::from_secs(10);
 /// Default of `throttle.timeLimit`: how long a pod is throttled.
 const THROTTLE_TIME: Duration = Duration::from_secs(60);
 /// Default of `throttle.pods`: how many pods are throttled.
-const THROTTLED_PODS: u64 = 2;
+const THROTTLED_PODS: usize = 2;
 /// Largest value of `throttle.pods`.
 const MAX_THROTTLED_PODS: u64 = 100;
 
@@ -36,15 +36,8 @@ pub(super) fn take(
     let deprecated = action.has_former("brake", "throttle")?.then_some(BRAKE);
     let name = deprecated.map_or("throttle", |_| "brake");
     if let Some((mut throttle, enabled)) = step(&mut action, name)? {
-        let path = throttle.path_of("pods");
-        let pods = throttle.optional("pods");
-        let pods = pods.unwrap_or_else(|| THROTTLED_PODS.into());
-        let number = pods
-            .as_u64()
-            .filter(|n| (1..=MAX_THROTTLED_PODS).contains(n));
-        let reason = format!("must be a whole number between 1 and {MAX_THROTTLED_PODS}");
-        let number = number.and_then(|n| usize::try_from(n).ok());
-        let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
+        let pods = throttle.whole("pods", 1..=MAX_THROTTLED_PODS)?;
+        let pods = pods.unwrap_or(THROTTLED_PODS);
         let time_limit = time_limit(&mut throttle)?.unwrap_or(THROTTLE_TIME);
         throttle.deny_unknown_fields()?;
         taken.throttle = enabled.then_some(ThrottleConfig { pods, time_limit });

@@ -60,7 +60,7 @@ fn parse(document: Value, scope: &Path, state_dir: &Path) -> Result<Vec<Manifest
     let items = match fields.optional("pods") {
         Some(Value::Array(items)) => items,
         Some(other) => return Err(ConfigError::value("pods", &other, "must be a list of pods")),
-        None => return Err(ConfigError::value("pods", &Value::Null, "is missing")),
+        None => return Err(fields.missing("pods")),
     };
     fields.deny_unknown_fields()?;
     let mut pods: Vec<ManifestPod> = Vec::with_capacity(items.len());
@@ -199,9 +199,8 @@ fn empty_dirs(
     for (i, item) in items.into_iter().enumerate() {
         let mut item = ObjectDecoder::open(&format!("{path}[{i}]"), item)?;
         let name = item.required_text("name")?;
-        let directory = item
-            .absolute_path("path")?
-            .ok_or_else(|| ConfigError::value(item.path_of("path"), &Value::Null, "is missing"))?;
+        let directory = item.absolute_path("path")?;
+        let directory = directory.ok_or_else(|| item.missing("path"))?;
         let directory = plain(item.path_of("path"), directory)?;
         let size_limit = item.parsed("sizeLimit")?;
         item.deny_unknown_fields()?;
@@ -216,14 +215,12 @@ fn empty_dirs(
 }
 
 fn owner(fields: &mut ObjectDecoder, namespace: &str) -> Result<Option<Owner>, ConfigError> {
-    let Some(mut owner) = fields.object("owner")? else {
-        return Ok(None);
-    };
-    let (kind, name) = (owner.required_text("kind")?, owner.required_text("name")?);
-    let uid = owner.text("uid")?;
-    owner.deny_unknown_fields()?;
-    let uid = uid.unwrap_or_else(|| format!("{kind}/{namespace}/{name}"));
-    Ok(Some(Owner { kind, name, uid }))
+    fields.section("owner", |owner| {
+        let (kind, name) = (owner.required_text("kind")?, owner.required_text("name")?);
+        let uid = owner.text("uid")?;
+        let uid = uid.unwrap_or_else(|| format!("{kind}/{namespace}/{name}"));
+        Ok(Owner { kind, name, uid })
+    })
 }
 
 /// `requests.memory` or `limits.memory`, in bytes.

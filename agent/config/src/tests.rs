@@ -21,8 +21,9 @@ fn load_over(text: &str, kubelet: Option<&str>) -> Result<Config, String> {
     // An empty file would be an error.
     let kubelet = kubelet.map(|text| write(&format!("{text}\n")));
     let own = write(text);
-    Config::load_over(own.path(), kubelet.as_ref().map(|file| file.path()))
-        .map_err(|e| e.to_string())
+    let kubelet = kubelet.as_ref().map(|file| file.path());
+    let loaded = Config::load_with_stand_in(own.path(), kubelet, &KubeletDocument::default());
+    loaded.map(|(config, _)| config).map_err(|e| e.to_string())
 }
 
 fn thresholds(config: &Config) -> Vec<String> {

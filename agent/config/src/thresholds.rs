@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use evictd_engine::{
-    Signal, Threshold, ThresholdValue,
+    Signal, Threshold, ThresholdValue, UnknownSignal,
     model::threshold::{parse_threshold_value, parse_value},
 };
 
@@ -49,8 +49,16 @@ impl ThresholdTexts {
     pub fn parse(&self) -> Result<Vec<Threshold>, ConfigError> {
         let mut thresholds = parse_thresholds("evictionHard", &self.hard)?;
         let mut soft = parse_thresholds("evictionSoft", &self.soft)?;
-        let grace_periods = parse_grace_periods(&self.soft_grace_period)?;
-        let reclaims = parse_minimum_reclaims(&self.minimum_reclaim)?;
+        let grace_periods: BTreeMap<_, _> = parse_each(
+            "evictionSoftGracePeriod",
+            &self.soft_grace_period,
+            |_, text| duration::parse(text),
+        )?;
+        let reclaims: BTreeMap<_, _> = parse_each(
+            "evictionMinimumReclaim",
+            &self.minimum_reclaim,
+            |_, text| parse_minimum_reclaim(text),
+        )?;
         for threshold in &mut soft {
             threshold.grace_period = *grace_periods.get(&threshold.signal).ok_or_else(|| {
                 let name = threshold.signal.as_str();
@@ -88,65 +96,45 @@ fn allocatable_counterpart(threshold: &Threshold) -> Option<Threshold> {
     })
 }
 
-pub(super) fn parse_signal(field: &str, name: &str, value: &str) -> Result<Signal, ConfigError> {
-    name.parse()
-        .map_err(|e| ConfigError::text(format!("{field}.{name}"), value, e))
+/// Reads the name of each signal, and its value with `parse`.
+pub(super) fn parse_each<T, E: ToString, C: FromIterator<(Signal, T)>>(
+    field: &str,
+    signal_values: &SignalValues,
+    parse: impl Fn(Signal, &str) -> Result<T, E>,
+) -> Result<C, ConfigError> {
+    let parsed = signal_values.iter().map(|(name, text)| {
+        let path = || format!("{field}.{name}");
+        let signal = name.parse();
+        let signal = signal.map_err(|e: UnknownSignal| ConfigError::text(path(), text, e))?;
+        let value = parse(signal, text).map_err(|e| ConfigError::text(path(), text, e))?;
+        Ok((signal, value))
+    });
+    parsed.collect()
 }
 
 pub(super) fn parse_thresholds(
     field: &str,
     signal_values: &SignalValues,
 ) -> Result<Vec<Threshold>, ConfigError> {
-    let mut thresholds = Vec::with_capacity(signal_values.len());
-    for (name, text) in signal_values {
-        let signal = parse_signal(field, name, text)?;
-        let value = parse_threshold_value(text)
-            .map_err(|reason| ConfigError::text(format!("{field}.{name}"), text, reason))?;
-        if let Some(value) = value {
-            thresholds.push(Threshold {
-                signal,
-                value,
-                grace_period: Duration::ZERO,
-                min_reclaim: None,
-            });
+    let values: Vec<_> = parse_each(field, signal_values, |_, text| parse_threshold_value(text))?;
+    let thresholds = values.into_iter().filter_map(|(signal, value)| {
+        Some(Threshold {
+            signal,
+            value: value?,
+            grace_period: Duration::ZERO,
+            min_reclaim: None,
+        })
+    });
+    Ok(thresholds.collect())
+}
+
+fn parse_minimum_reclaim(text: &str) -> Result<ThresholdValue, String> {
+    let value = parse_value(text)?;
+    match &value {
+        ThresholdValue::Percentage(share) if *share <= 0.0 => Err("must be above 0%".to_owned()),
+        ThresholdValue::Quantity(quantity) if quantity.sign() < 0 => {
+            Err("must not be negative".to_owned())
         }
+        _ => Ok(value),
     }
-    Ok(thresholds)
-}
-
-fn parse_grace_periods(
-    signal_values: &SignalValues,
-) -> Result<BTreeMap<Signal, Duration>, ConfigError> {
-    let field = "evictionSoftGracePeriod";
-    let mut periods = BTreeMap::new();
-    for (name, text) in signal_values {
-        let signal = parse_signal(field, name, text)?;
-        let period = duration::parse(text)
-            .map_err(|e| ConfigError::text(format!("{field}.{name}"), text, e))?;
-        periods.insert(signal, period);
-    }
-    Ok(periods)
-}
-
-fn parse_minimum_reclaims(
-    signal_values: &SignalValues,
-) -> Result<BTreeMap<Signal, ThresholdValue>, ConfigError> {
-    let field = "evictionMinimumReclaim";
-    let mut reclaims = BTreeMap::new();
-    for (name, text) in signal_values {
-        let signal = parse_signal(field, name, text)?;
-        let value = parse_value(text).and_then(|value| match &value {
-            ThresholdValue::Percentage(share) if *share <= 0.0 => {
-                Err("must be above 0%".to_owned())
-            }
-            ThresholdValue::Quantity(quantity) if quantity.sign() < 0 => {
-                Err("must not be negative".to_owned())
-            }
-            _ => Ok(value),
-        });
-        let value =
-            value.map_err(|reason| ConfigError::text(format!("{field}.{name}"), text, reason))?;
-        reclaims.insert(signal, value);
-    }
-    Ok(reclaims)
 }

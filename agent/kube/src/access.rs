@@ -20,10 +20,8 @@ pub struct Right {
     pub verb: &'static str,
     /// API group, empty for the core.
     pub group: &'static str,
-    /// Resource in the plural, such as `pods`.
+    /// Resource in the plural, or a subresource: `pods`, `pods/status`.
     pub resource: &'static str,
-    /// Empty for the resource itself.
-    pub subresource: &'static str,
     /// Function of the agent that does not work without the right.
     pub purpose: &'static str,
 }
@@ -32,69 +30,57 @@ pub(crate) const fn right(
     verb: &'static str,
     group: &'static str,
     resource: &'static str,
-    subresource: &'static str,
     purpose: &'static str,
 ) -> Right {
     Right {
         verb,
         group,
         resource,
-        subresource,
         purpose,
     }
 }
 
 /// The right to ask disruption budgets, without which there are no soft evictions.
-const EVICTIONS: Right = right("create", "", "pods", "eviction", "soft evictions");
+const EVICTIONS: Right = right("create", "", "pods/eviction", "soft evictions");
 
 /// All rights that the agent needs everywhere; the ClusterRole in `deploy/` grants these and no others.
 pub const RIGHTS: [Right; 18] = [
-    right("list", "", "pods", "", "the list of this node's pods"),
-    right("watch", "", "pods", "", "the list of this node's pods"),
-    right(
-        "patch",
-        "",
-        "pods",
-        "status",
-        "the condition DisruptionTarget",
-    ),
-    right("delete", "", "pods", "", "ending evicted pods for good"),
+    right("list", "", "pods", "the list of this node's pods"),
+    right("watch", "", "pods", "the list of this node's pods"),
+    right("patch", "", "pods/status", "the condition DisruptionTarget"),
+    right("delete", "", "pods", "ending evicted pods for good"),
     EVICTIONS,
-    right("get", "", "nodes", "", "the taint under pressure"),
-    right("list", "", "nodes", "", "a pause by annotation"),
-    right("watch", "", "nodes", "", "a pause by annotation"),
-    right("patch", "", "nodes", "", "the taint under pressure"),
-    right("patch", "", "nodes", "status", "the node's conditions"),
-    right("create", "events.k8s.io", "events", "", "Events"),
-    right("patch", "events.k8s.io", "events", "", "counting Events"),
-    right("list", "", "namespaces", "", "namespaceSelector"),
-    right("watch", "", "namespaces", "", "namespaceSelector"),
+    right("get", "", "nodes", "the taint under pressure"),
+    right("list", "", "nodes", "a pause by annotation"),
+    right("watch", "", "nodes", "a pause by annotation"),
+    right("patch", "", "nodes", "the taint under pressure"),
+    right("patch", "", "nodes/status", "the node's conditions"),
+    right("create", "events.k8s.io", "events", "Events"),
+    right("patch", "events.k8s.io", "events", "counting Events"),
+    right("list", "", "namespaces", "namespaceSelector"),
+    right("watch", "", "namespaces", "namespaceSelector"),
     right(
         "list",
         GROUP,
         ClusterPolicies::PLURAL,
-        "",
         "policies of the API server",
     ),
     right(
         "watch",
         GROUP,
         ClusterPolicies::PLURAL,
-        "",
         "policies of the API server",
     ),
     right(
         "patch",
         GROUP,
-        ClusterPolicies::PLURAL,
-        "status",
+        "evictionpolicies/status",
         "the status of policies",
     ),
     right(
         "list",
         "networking.k8s.io",
         "servicecidrs",
-        "",
         "restricting gates",
     ),
 ];
@@ -105,15 +91,14 @@ pub const ENDPOINT_RIGHTS: [Right; 1] = [right(
     "get",
     "discovery.k8s.io",
     "endpointslices",
-    "",
     "restricting gates",
 )];
 
 /// The rights that it needs on the ConfigMap that pauses all agents, if there is one: a Role in its namespace grants
 /// these on this name alone.
 pub const PAUSE_RIGHTS: [Right; 2] = [
-    right("list", "", "configmaps", "", "a pause of all agents"),
-    right("watch", "", "configmaps", "", "a pause of all agents"),
+    right("list", "", "configmaps", "a pause of all agents"),
+    right("watch", "", "configmaps", "a pause of all agents"),
 ];
 
 /// The rights that it needs everywhere where it follows the policies of namespaces.
@@ -122,29 +107,27 @@ pub const TENANT_RIGHTS: [Right; 2] = [
         "list",
         GROUP,
         TenantPolicies::PLURAL,
-        "",
         "policies of namespaces",
     ),
     right(
         "watch",
         GROUP,
         TenantPolicies::PLURAL,
-        "",
         "policies of namespaces",
     ),
 ];
 
 /// Rights on the ConfigMap of the fleet brake that all agents watch.
 pub const FLEET_RIGHTS: [Right; 3] = [
-    right("list", "", "configmaps", "", "the fleet brake"),
-    right("watch", "", "configmaps", "", "the fleet brake"),
-    right("patch", "", "configmaps", "", "the fleet brake"),
+    right("list", "", "configmaps", "the fleet brake"),
+    right("watch", "", "configmaps", "the fleet brake"),
+    right("patch", "", "configmaps", "the fleet brake"),
 ];
 
 /// And for the one with the nodes' entries, which a node that has evicted reads and writes.
 pub const FLEET_ENTRY_RIGHTS: [Right; 2] = [
-    right("get", "", "configmaps", "", "the fleet brake"),
-    right("patch", "", "configmaps", "", "the fleet brake"),
+    right("get", "", "configmaps", "the fleet brake"),
+    right("patch", "", "configmaps", "the fleet brake"),
 ];
 
 /// About how long until the next question while there is no answer.
@@ -173,14 +156,18 @@ pub async fn check(
         all.extend(FLEET_ENTRY_RIGHTS.map(|right| (right, namespace.as_str(), entries.as_str())));
     }
     for (right, namespace, name) in all {
+        let (resource, subresource) = right
+            .resource
+            .split_once('/')
+            .unwrap_or((right.resource, ""));
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {
                 "verb": right.verb,
                 "group": right.group,
-                "resource": right.resource,
-                "subresource": right.subresource,
+                "resource": resource,
+                "subresource": subresource,
                 "namespace": namespace,
                 "name": name,
             }},
@@ -206,7 +193,7 @@ pub async fn check(
                 } else {
                     tracing::error!(
                         verb = right.verb,
-                        resource = right.name(),
+                        resource = right.resource,
                         "a right is missing: {} will not work",
                         right.purpose
                     );
@@ -221,14 +208,4 @@ pub async fn check(
         }
     }
     missing
-}
-
-impl Right {
-    /// `pods/status`.
-    pub fn name(&self) -> String {
-        match self.subresource {
-            "" => self.resource.to_owned(),
-            sub => format!("{}/{sub}", self.resource),
-        }
-    }
 }

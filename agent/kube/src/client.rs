@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use evictd_policy::{
     evaluator::ObjectReader,
     gate::{Answer, ClusterAddresses, parse_answer},
 };
+use evictd_sys::mutex::locked;
 use futures::future::BoxFuture;
 use http::{Method, Request, uri::Scheme};
 use hyper_timeout::TimeoutConnector;
@@ -229,9 +230,12 @@ impl<'a> ApiRequest<'a> {
             may_be_forbidden: false,
         }
     }
-}
 
-impl ApiRequest<'_> {
+    /// A request for what is at a path.
+    pub fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path, JSON, &Value::Null)
+    }
+
     /// Whether it changes nothing, or an Event, or asks for the agent's own rights or a scraper's.
     fn is_harmless(&self) -> bool {
         let of = |group: &str| self.path.starts_with(&format!("/apis/{group}/"));
@@ -491,11 +495,6 @@ impl ApiClient {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing can panic while it is held: it is only read and replaced.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Bytes, ApiError> {
     let lost = |e: &dyn std::fmt::Display| ApiError::Unanswered(e.to_string());
     let body = if request.body.is_null() {
@@ -672,9 +671,7 @@ pub(crate) async fn load(
 impl ObjectReader for ApiClient {
     fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
         Box::pin(async move {
-            let nothing = Value::Null;
-            let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
-            match self.bytes(&request).await {
+            match self.bytes(&ApiRequest::get(path)).await {
                 Ok(bytes) => {
                     let body = parse_answer(&bytes)?;
                     Ok(Answer { status: 200, body })

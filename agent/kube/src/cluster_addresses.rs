@@ -11,11 +11,10 @@ use std::{
 };
 
 use evictd_policy::PolicyEvaluator;
-use http::Method;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::client::{ApiClient, ApiError, ApiRequest, DEADLINE, JSON};
+use crate::client::{ApiClient, ApiError, ApiRequest, DEADLINE};
 
 /// Interval at which the addresses are read again; a server that does not answer is asked sooner.
 pub const REFRESH: Duration = Duration::from_secs(600);
@@ -95,10 +94,9 @@ impl Source {
     async fn read(&mut self, client: &ApiClient, deadline: Duration) -> Found {
         // From the API server's cache.
         let path = format!("{}?resourceVersion=0", self.path);
-        let nothing = Value::Null;
         let request = ApiRequest {
             deadline,
-            ..ApiRequest::new(Method::GET, path, JSON, &nothing)
+            ..ApiRequest::get(path)
         };
         match client.call(&request).await {
             Ok(object) => {

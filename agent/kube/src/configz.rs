@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{ClusterConfig, Config};
-use http::Method;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::client::{ApiClient, ApiRequest, JSON};
+use super::client::{ApiClient, ApiRequest};
 
 /// The shortest and the longest pause between two requests for what has not been answered. The right to ask may be missing
 /// on every node of a large cluster.
@@ -74,8 +73,7 @@ async fn configz(cluster: &ClusterConfig) -> Result<Value, String> {
     let client = ApiClient::open(cluster.kubeconfig.clone()).await;
     let client = client.map_err(|error| error.to_string())?;
     let path = format!("/api/v1/nodes/{name}/proxy/configz");
-    let request = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
-    let answer = client.call(&request).await;
+    let answer = client.call(&ApiRequest::get(path)).await;
     let mut answer: Value = answer.map_err(|error| error.to_string())?;
     match answer["kubeletconfig"].take() {
         config @ Value::Object(_) => Ok(config),
@@ -107,9 +105,8 @@ mod tests {
         });
         fs::write(&kubeconfig, written.to_string()).expect("a file");
         let cluster = json!({"nodeName": "n1", "kubeconfig": kubeconfig, "configz": true});
-        let config = dir.path().join("config.json");
-        fs::write(&config, json!({ "cluster": cluster }).to_string()).expect("a file");
-        let config = Config::load(&config).expect("a configuration");
+        let config = Config::from_values(json!({ "cluster": cluster }), None);
+        let config = config.expect("a configuration");
         let begun = Instant::now();
         let error = ask(&config, false, PATIENCE_AT_START).expect_err("it is silent");
         assert_eq!(error, "no answer within 500ms");

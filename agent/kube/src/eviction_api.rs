@@ -198,9 +198,7 @@ async fn find(client: &ApiClient, pod: PodRef<'_>) -> Result<Option<Listed>, Api
     // The agent has no right to get pods, only to list them.
     let (namespace, name) = (pod.namespace, pod.name);
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
-    let nothing = Value::Null;
-    let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    let list: List = client.read(&request).await?;
+    let list: List = client.read(&ApiRequest::get(path)).await?;
     let mut found = list.items.into_iter();
     Ok(found.find(|found| found.metadata.uid == pod.uid))
 }
@@ -214,9 +212,10 @@ pub async fn names_on(
     node: &str,
 ) -> Result<BTreeMap<String, (String, String)>, ApiError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
-    let nothing = Value::Null;
-    let mut request = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    request.accept = METADATA_LIST;
+    let request = ApiRequest {
+        accept: METADATA_LIST,
+        ..ApiRequest::get(path)
+    };
     let list: List = client.read(&request).await?;
     let pods = list.items.into_iter().map(|pod| pod.metadata);
     Ok(pods

@@ -15,7 +15,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     units::signed,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -37,7 +37,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    client::{ApiClient, ApiError, ApiRequest, JSON, MERGE},
+    client::{ApiClient, ApiError, ApiRequest, MERGE},
     events,
     watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
@@ -103,21 +103,12 @@ impl UsedConfigMap {
     }
 
     fn is_usable(&self) -> Option<bool> {
-        *self
-            .is_usable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.is_usable)
     }
 
     /// Takes note of what has come of using it; trouble is logged once.
     fn note(&self, trouble: Option<&str>) {
-        let before = {
-            let mut is_usable = self
-                .is_usable
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            is_usable.replace(trouble.is_none())
-        };
+        let before = locked(&self.is_usable).replace(trouble.is_none());
         let config_map = &self.name;
         match trouble {
             Some(reason) if before != Some(false) => tracing::warn!(
@@ -276,8 +267,8 @@ impl FleetBrake {
     /// The nodes' entries, from the API server's cache.
     async fn entries(&self) -> Result<BTreeMap<String, i64>, ApiError> {
         let query = format!("{}?resourceVersion=0", self.path(ENTRIES));
-        let request = ApiRequest::new(Method::GET, query, JSON, &Value::Null);
-        Ok(entries(&self.client.call(&request).await?))
+        let found = self.client.call(&ApiRequest::get(query)).await?;
+        Ok(entries(&found))
     }
 
     /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many. For one of
@@ -382,23 +373,14 @@ impl FleetBrake {
     }
 
     fn published(&self) -> PublishedState {
-        self.published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        locked(&self.published).clone()
     }
 
     /// Takes a published state. Only the time that is left is kept, so that it ends without the API server.
     fn take(&self, published: PublishedState) {
         let now = Timestamp::now().as_second();
         let state = self.config.rules.in_force(published.state, now);
-        let before = std::mem::replace(
-            &mut *self
-                .published
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-            published,
-        );
+        let before = std::mem::replace(&mut *locked(&self.published), published);
         let left = Duration::from_secs(u64::try_from(state.until - now).unwrap_or(0));
         self.limiter
             .set_fleet(state.pace, left, &self.config.rules, monotonic_ns());

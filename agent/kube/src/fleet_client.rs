@@ -175,6 +175,15 @@ impl AgentPod {
     pub fn is_running(&self) -> bool {
         self.phase == "Running"
     }
+
+    /// The error of a command that has printed nothing that can be used.
+    pub fn failed(&self, reason: impl Into<String>) -> FleetError {
+        FleetError::Agent {
+            node: self.node.clone(),
+            reason: reason.into(),
+            printed: String::new(),
+        }
+    }
 }
 
 impl FleetClient {
@@ -264,16 +273,8 @@ impl FleetClient {
     /// # Errors
     /// [`FleetError::Api`], and [`FleetError::Agent`] with what it said on standard error.
     pub async fn ask(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
-        let failed = |reason: String| FleetError::Agent {
-            node: agent.node.clone(),
-            reason,
-            printed: String::new(),
-        };
-        let answer = tokio::time::timeout(DEADLINE, self.execute(agent, words));
-        match answer.await {
-            Ok(answer) => answer,
-            Err(_) => Err(failed(format!("no answer within {DEADLINE:?}"))),
-        }
+        let answer = tokio::time::timeout(DEADLINE, self.execute(agent, words)).await;
+        answer.unwrap_or_else(|_| Err(agent.failed(format!("no answer within {DEADLINE:?}"))))
     }
 
     async fn ask_in(&self, agent: &AgentPod, commands: &[&[&str]]) -> Result<String, FleetError> {
@@ -290,11 +291,6 @@ impl FleetClient {
     }
 
     async fn execute(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
-        let failed = |reason: String| FleetError::Agent {
-            node: agent.node.clone(),
-            reason,
-            printed: String::new(),
-        };
         let parameters = AttachParams::default().container(CONTAINER).stderr(true);
         let command = [PROGRAM].iter().chain(words).copied();
         let pods = self.agent_pods();
@@ -303,7 +299,7 @@ impl FleetClient {
         let status = process.take_status();
         let (stdout, stderr) = (process.stdout(), process.stderr());
         let (stdout, stderr) = futures::join!(whole(stdout), whole(stderr));
-        let stdout = stdout.map_err(|error| failed(error.to_string()))?;
+        let stdout = stdout.map_err(|error| agent.failed(error.to_string()))?;
         let status = match status {
             Some(status) => status.await,
             None => None,
@@ -326,7 +322,7 @@ impl FleetClient {
                     printed: stdout,
                 })
             }
-            None => Err(failed("the connection ended before the command".to_owned())),
+            None => Err(agent.failed("the connection ended before the command")),
         }
     }
 
@@ -339,7 +335,7 @@ impl FleetClient {
         commands: &[&[&str]],
         mut take: impl FnMut(&'a AgentPod, Result<String, FleetError>),
     ) {
-        let running = agents.iter().filter(|agent| agent.phase == "Running");
+        let running = agents.iter().filter(|agent| agent.is_running());
         let asked = running.map(|agent| async move { (agent, self.ask_in(agent, commands).await) });
         // Boxed, as each answer has a type of its own.
         let asked = asked.map(Box::pin).collect::<Vec<_>>();
@@ -349,13 +345,17 @@ impl FleetClient {
         }
     }
 
+    async fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, FleetError> {
+        let map = self.config_maps().get_opt(name).await;
+        map.map_err(|error| api("configmaps", &error))
+    }
+
     /// Whether the ConfigMap pauses all agents.
     ///
     /// # Errors
     /// [`FleetError::Api`].
     pub async fn is_paused(&self) -> Result<bool, FleetError> {
-        let map = self.config_maps().get_opt(&self.pause).await;
-        let map = map.map_err(|error| api("configmaps", &error))?;
+        let map = self.config_map(&self.pause).await?;
         let word = map.and_then(|map| map.data?.remove("paused"));
         Ok(word.as_deref() == Some("true"))
     }
@@ -365,8 +365,7 @@ impl FleetClient {
     /// # Errors
     /// [`FleetError::Api`].
     pub async fn brake(&self, agents: &[AgentPod]) -> Result<Option<Brake>, FleetError> {
-        let map = self.config_maps().get_opt(&self.brake).await;
-        let map = map.map_err(|error| api("configmaps", &error))?;
+        let map = self.config_map(&self.brake).await?;
         let state = map.map(|map| fleet_brake::published(&map).state);
         let Some(published) = state.filter(|state| state.pace != FleetPace::Normal) else {
             return Ok(None);
@@ -389,8 +388,7 @@ impl FleetClient {
         let named = agents.iter().filter_map(|a| a.configuration.clone());
         let mut found = Vec::new();
         for name in named.collect::<BTreeSet<_>>() {
-            let map = self.config_maps().get_opt(&name).await;
-            let map = map.map_err(|error| api("configmaps", &error))?;
+            let map = self.config_map(&name).await?;
             let text = map.and_then(|map| map.data?.remove("config.yaml"));
             let config = text.and_then(|text| parse_document(&text).ok());
             found.extend(config.map(|config| (name, config)));

@@ -27,12 +27,12 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{DEFAULT_TAINT_PREFIX, TaintConfig};
-use evictd_engine::NodeCondition;
+use evictd_engine::{NodeCondition, NodeState};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE, STRATEGIC_MERGE};
+use super::client::{ApiClient, ApiError, ApiRequest, MERGE, STRATEGIC_MERGE};
 pub use taints::Taints;
 
 mod taints;
@@ -41,22 +41,6 @@ mod taints;
 const CONFLICTS: usize = 5;
 /// First and longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-const ALL: [NodeCondition; 3] = [
-    NodeCondition::DiskPressure,
-    NodeCondition::MemoryPressure,
-    NodeCondition::PidPressure,
-];
-
-/// Conditions that the Node object should show, and why.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DesiredStatus {
-    /// The conditions that hold.
-    pub conditions: BTreeSet<NodeCondition>,
-    /// Conditions whose thresholds are met at this moment.
-    pub under_pressure: BTreeSet<NodeCondition>,
-    /// Text for people that says why the conditions hold.
-    pub message: String,
-}
 
 /// A taint of evictd's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,8 +154,7 @@ impl NodeWriter {
     }
 
     async fn read(&self) -> Result<Value, ApiError> {
-        let request = ApiRequest::new(Method::GET, self.path(""), JSON, &Value::Null);
-        self.client.call(&request).await
+        self.client.call(&ApiRequest::get(self.path(""))).await
     }
 
     /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is
@@ -184,7 +167,9 @@ impl NodeWriter {
             .chain([DEFAULT_TAINT_PREFIX])
             .chain(former);
         let names: Vec<&str> = prefixes.filter_map(|p| key.strip_prefix(p)).collect();
-        ALL.into_iter().find(|c| names.contains(&taint_name(*c)))
+        NodeCondition::ALL
+            .into_iter()
+            .find(|c| names.contains(&taint_name(*c)))
     }
 
     /// The taints of these conditions, as the configuration wants them.
@@ -219,7 +204,7 @@ impl NodeWriter {
             })
         });
         Ok(PreviousStatus {
-            conditions: ALL.into_iter().filter(is_there).collect(),
+            conditions: NodeCondition::ALL.into_iter().filter(is_there).collect(),
             taints: own.collect(),
         })
     }
@@ -229,7 +214,7 @@ impl NodeWriter {
     async fn write_conditions(
         &self,
         before: &BTreeSet<NodeCondition>,
-        desired: &DesiredStatus,
+        desired: &NodeState,
         since: &Transitions,
     ) -> Result<(), ApiError> {
         let touched = before.union(&desired.conditions);
@@ -299,7 +284,7 @@ impl NodeWriter {
     }
 
     /// Waits until the node may be written to, or the sender is gone.
-    pub async fn wait_for_live(&self, desired: &mut watch::Receiver<DesiredStatus>) {
+    pub async fn wait_for_live(&self, desired: &mut watch::Receiver<NodeState>) {
         tokio::select! {
             () = self.client.shadow_is(false) => {}
             () = async { while desired.changed().await.is_ok() {} } => {}
@@ -309,7 +294,7 @@ impl NodeWriter {
     /// Keeps the node as it is wanted until the sender is gone, or shadow mode begins. What holds then stays: an
     /// upgrade under pressure is not the end of the pressure, and the next agent takes it over. Starts from what the
     /// node says already, and takes that away when its time is over, whether or not anything else happens.
-    pub async fn run(&self, left: StaleConditions, desired: &mut watch::Receiver<DesiredStatus>) {
+    pub async fn run(&self, left: StaleConditions, desired: &mut watch::Receiver<NodeState>) {
         let never = std::future::pending::<()>();
         self.run_until(never, left, desired).await;
     }
@@ -320,7 +305,7 @@ impl NodeWriter {
         &self,
         stop: impl Future<Output = T>,
         mut left: StaleConditions,
-        desired: &mut watch::Receiver<DesiredStatus>,
+        desired: &mut watch::Receiver<NodeState>,
     ) -> Option<T> {
         let mut stop = std::pin::pin!(stop);
         let pauses = ExponentialBuilder::default()
@@ -393,7 +378,7 @@ impl NodeWriter {
     async fn write(
         &self,
         written: &mut Written,
-        target: DesiredStatus,
+        target: NodeState,
         set: BTreeSet<OwnTaint>,
         since: &Transitions,
     ) -> bool {

@@ -38,8 +38,8 @@ pub async fn of_node(
         let annotations = node.metadata.annotations.as_ref();
         annotations.and_then(|a| a.get(PAUSED)).cloned()
     };
-    let obedient = PauseWatch::new(PauseSource::Node, pauses, settled, open, word);
-    run_watcher(&client, obedient).await;
+    let watch = PauseWatch::new(PauseSource::Node, pauses, settled, open, word);
+    run_watcher(&client, watch).await;
 }
 
 /// Follows a ConfigMap for ever. `settled` becomes true when the server has answered.
@@ -55,8 +55,8 @@ pub async fn of_config_map(
         follow(api, Some(&fields))
     });
     let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
-    let obedient = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, word);
-    run_watcher(&client, obedient).await;
+    let watch = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, word);
+    run_watcher(&client, watch).await;
 }
 
 struct PauseWatch<K> {

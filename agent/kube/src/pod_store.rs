@@ -37,17 +37,6 @@ struct EndedPod {
     phase: String,
 }
 
-/// What is odd about a pod, for the counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PodFlags {
-    /// Whether the pod has no UID: nothing can be known of it, and it was left out.
-    pub no_uid: bool,
-    /// Whether the pod stands for a static pod.
-    pub mirror: bool,
-    /// Whether the pod is being deleted.
-    pub terminating: bool,
-}
-
 impl PodStore {
     /// A list begins: what is known stays in force until its end.
     pub fn begin_relist(&mut self) {
@@ -63,14 +52,9 @@ impl PodStore {
         }
     }
 
-    /// A pod of a list, a new or a changed one.
-    pub fn put(&mut self, pod: Pod) -> PodFlags {
-        let oddities = PodFlags {
-            no_uid: pod.uid.is_empty(),
-            mirror: pod.is_mirror,
-            terminating: pod.is_deleting,
-        };
-        if !oddities.no_uid {
+    /// A pod of a list, a new or a changed one. Without a UID nothing can be known of it, and it is left out.
+    pub fn put(&mut self, pod: Pod) {
+        if !pod.uid.is_empty() {
             let pods = match &mut self.incoming {
                 Some(incoming) => &mut incoming.pods,
                 None => &mut self.pods,
@@ -78,7 +62,6 @@ impl PodStore {
             pods.insert(pod.uid.clone(), pod);
             self.revision += 1;
         }
-        oddities
     }
 
     /// A pod is gone.
@@ -218,7 +201,7 @@ mod tests {
     fn a_static_pod_is_found_by_the_hash_of_its_file() {
         let mirror = mirror("of-the-mirror", HASH);
         let mut store = PodStore::default();
-        assert!(store.put(mirror.clone()).mirror);
+        store.put(mirror.clone());
         assert!(store.get(HASH).is_some());
         store.remove(&mirror);
         assert!(store.pods.is_empty());
@@ -325,7 +308,7 @@ mod tests {
     #[test]
     fn a_pod_without_uid_is_left_out() {
         let mut store = PodStore::default();
-        assert!(store.put(pod("")).no_uid);
+        store.put(pod(""));
         assert!(store.pods.is_empty());
     }
 }

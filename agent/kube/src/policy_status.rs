@@ -10,11 +10,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use evictd_policy::PolicyStatus;
+use evictd_sys::mutex::locked;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
@@ -75,11 +76,6 @@ impl StatusWriter {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // What a panic has left is still the last that was known.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes note of an object's newest version.
     pub fn see(&self, document: &Value) {
         let name = document["metadata"]["name"].as_str().unwrap_or_default();
@@ -88,12 +84,12 @@ impl StatusWriter {
             version: document["metadata"]["resourceVersion"].clone(),
             conditions: conditions.cloned().unwrap_or_default(),
         };
-        self.state().seen.insert(name.to_owned(), seen);
+        locked(&self.state).seen.insert(name.to_owned(), seen);
     }
 
     /// Looks whether the statuses of objects that were seen say what is thought of them; what does not will be written.
     pub fn consider(&self, statuses: &[PolicyStatus]) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         for status in statuses {
             let due = self.some_time(1);
             state.consider(status, due);
@@ -104,7 +100,7 @@ impl StatusWriter {
 
     /// Forgets all policies but these.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.pending.retain(|name, _| keep(name));
         state.seen.retain(|name, _| keep(name));
         state.own_statuses.retain(|name, _| keep(name));
@@ -117,7 +113,7 @@ impl StatusWriter {
     /// Writes what is to be written, for ever.
     pub async fn run(&self) {
         loop {
-            let due = self.state().pending.values().map(|p| p.due).min();
+            let due = locked(&self.state).pending.values().map(|p| p.due).min();
             let wait = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -135,7 +131,7 @@ impl StatusWriter {
     }
 
     fn take_due(&self) -> Option<(Pending, Seen)> {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let first = state.pending.iter().min_by_key(|(_, p)| p.due)?;
         let name = (first.1.due <= Instant::now()).then(|| first.0.clone())?;
         let pending = state.pending.remove(&name)?;
@@ -159,7 +155,7 @@ impl StatusWriter {
         match self.client.send(&request).await {
             Ok(()) => {
                 self.client.counters.policy_statuses.add();
-                let mut state = self.state();
+                let mut state = locked(&self.state);
                 if let Some((opinion, was_there)) = state.own_statuses.get_mut(name) {
                     *was_there |= *opinion == status;
                 }
@@ -168,7 +164,7 @@ impl StatusWriter {
                 pending.attempts += 1;
                 pending.due = self.some_time(pending.attempts);
                 tracing::debug!(policy = name, %error, "the policy status is written again later");
-                let mut state = self.state();
+                let mut state = locked(&self.state);
                 // What has come meanwhile was looked at already.
                 if state.seen.get(name) == Some(&seen) {
                     state.pending.entry(name.clone()).or_insert(pending);

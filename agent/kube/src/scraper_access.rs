@@ -20,14 +20,12 @@ pub const SCRAPER_RIGHTS: [Right; 2] = [
         "create",
         "authentication.k8s.io",
         "tokenreviews",
-        "",
         "reviewing the tokens of scrapers",
     ),
     right(
         "create",
         "authorization.k8s.io",
         "subjectaccessreviews",
-        "",
         "reviewing the rights of scrapers",
     ),
 ];

@@ -34,7 +34,7 @@ use crate::{
     announcement::Announcements,
     cache::{CacheSettings, ClusterCache},
     fleet_brake::FleetBrake,
-    node_status::{DesiredStatus, NodeWriter, PreviousStatus, StaleConditions},
+    node_status::{NodeWriter, PreviousStatus, StaleConditions},
     oom_events::OomEventLimiter,
     reporter::{Job, QUEUE, Reporter, is_old},
     soft_eviction::{SoftEvictor, SoftRequest},
@@ -52,17 +52,6 @@ const LEFT_OVER_STAYS: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
 const REQUESTED: usize = 8;
 
-/// Why the cluster cannot be followed.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The way to the API server.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The system refuses a thread or a descriptor.
-    #[error(transparent)]
-    System(#[from] std::io::Error),
-}
-
 /// The cluster, as the agent sees it.
 pub struct Cluster {
     client: Arc<ApiClient>,
@@ -75,7 +64,7 @@ pub struct Cluster {
     old: Vec<EvictionRecord>,
     /// Number of evictions that the reporter has taken and not reported.
     unreported: Arc<AtomicUsize>,
-    desired: channel::Sender<DesiredStatus>,
+    desired: channel::Sender<NodeState>,
     soft: Option<SoftTask>,
     /// Pods that were asked to go and will.
     requested: Option<mpsc::Receiver<RequestRecord>>,
@@ -116,7 +105,7 @@ impl Cluster {
         (journal, left_over): (&DiskQueue, Vec<EvictionRecord>),
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, AccessError> {
         let node = &cluster.node_name;
         let client = ApiClient::open(cluster.kubeconfig.clone()).await;
         let client = Arc::new(client?);
@@ -153,7 +142,7 @@ impl Cluster {
         );
         let unreported = reporter.unreported();
         let (evictions, queue) = mpsc::channel(QUEUE + old.len());
-        let (desired, followed) = channel::channel(DesiredStatus::default());
+        let (desired, followed) = channel::channel(NodeState::default());
         let (begin, begun) = oneshot::channel();
         let (events, sending) = EventQueue::start(&client, node);
         let watching = pods::run(Arc::clone(&client), node.clone(), Arc::clone(&pods));
@@ -325,11 +314,7 @@ impl Cluster {
             let changed = (&desired.conditions, &desired.under_pressure)
                 != (&state.conditions, &state.under_pressure);
             if changed {
-                *desired = DesiredStatus {
-                    conditions: state.conditions,
-                    under_pressure: state.under_pressure,
-                    message: state.message,
-                };
+                *desired = state;
             }
             changed
         });
@@ -498,7 +483,7 @@ fn start_node_writer(
     client: &Arc<ApiClient>,
     config: &Config,
     cluster: &ClusterConfig,
-    (desired, begun): (channel::Receiver<DesiredStatus>, oneshot::Receiver<()>),
+    (desired, begun): (channel::Receiver<NodeState>, oneshot::Receiver<()>),
 ) -> JoinHandle<()> {
     let writer = NodeWriter::new(
         Arc::clone(client),
@@ -535,7 +520,7 @@ async fn check(client: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right
 /// stays for so long once this agent looks for itself.
 async fn keep_node(
     writer: NodeWriter,
-    mut desired: channel::Receiver<DesiredStatus>,
+    mut desired: channel::Receiver<NodeState>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
 ) {
@@ -574,7 +559,7 @@ async fn keep_node(
 /// refusal what this agent wants is written meanwhile: it may have the right to that.
 async fn find_previous_status(
     writer: &NodeWriter,
-    desired: &mut channel::Receiver<DesiredStatus>,
+    desired: &mut channel::Receiver<NodeState>,
 ) -> PreviousStatus {
     const FIRST_PAUSE: Duration = Duration::from_millis(500);
     let mut pause = FIRST_PAUSE;

@@ -45,23 +45,6 @@ pub enum WatchFailure {
 /// starting may say so by mistake.
 const ABSENCES: u32 = 2;
 
-/// Counts the answers in a row by which the server does not know a resource.
-#[derive(Default)]
-struct NotFoundCount(u32);
-
-impl NotFoundCount {
-    /// The first such answer.
-    fn begin(&mut self) {
-        self.0 = 1;
-    }
-
-    /// One more; true when it is to be believed, once.
-    fn again(&mut self) -> bool {
-        self.0 += 1;
-        self.0 == ABSENCES
-    }
-}
-
 /// What takes the events of a watch.
 pub trait WatchHandler {
     /// Kind of object that is watched.
@@ -79,8 +62,8 @@ pub trait WatchHandler {
     /// The watch has stopped. Called once for each kind of trouble until it works again.
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error);
 
-    /// Takes note of the same trouble as before.
-    fn still_failing(&mut self, _failure: WatchFailure) {}
+    /// Takes note that the server has no such resource: it has said so often enough.
+    fn absent(&mut self) {}
 
     /// Takes note that the watch works again.
     fn recovered(&mut self);
@@ -122,6 +105,7 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         patience: rarely(),
         lists: DefaultBackoff::default(),
         ill: None,
+        in_a_row: 0,
         failed: Instant::now(),
     };
     let mut deadline = LIST_DEADLINE;
@@ -190,6 +174,8 @@ struct Watcher<'a, L> {
     lists: DefaultBackoff,
     /// Why it does not work.
     ill: Option<WatchFailure>,
+    /// How often in a row it has failed for that reason.
+    in_a_row: u32,
     /// Time of the last error.
     failed: Instant,
 }
@@ -227,9 +213,13 @@ impl<L: WatchHandler> Watcher<'_, L> {
             counters.forbidden.add();
         }
         if self.ill.replace(failure) == Some(failure) {
-            self.handler.still_failing(failure);
+            self.in_a_row += 1;
         } else {
+            self.in_a_row = 1;
             self.handler.failed(failure, error);
+        }
+        if failure == WatchFailure::Absent && self.in_a_row == ABSENCES {
+            self.handler.absent();
         }
         match code(error) {
             0 => self.client.renew().await,

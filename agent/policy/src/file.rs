@@ -124,15 +124,8 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PolicyError> {
     Ok(files)
 }
 
-/// Reads the policies of one file, one per YAML document.
-///
-/// # Errors
-/// The first mistake.
-pub fn read(path: &Path) -> Result<Vec<EvictionPolicy>, PolicyError> {
-    read_beside(path, None)
-}
-
-/// `tenants` takes the policies of namespaces; without it they are a mistake.
+/// Reads the policies of one file, one per YAML document. `tenants` takes the policies of namespaces; without it they are
+/// a mistake.
 fn read_beside(
     path: &Path,
     mut tenants: Option<&mut Vec<PodEvictionPolicy>>,

@@ -51,26 +51,12 @@ impl EvictionPolicy {
     /// # Errors
     /// The first mistake, with its field.
     pub fn read(document: Value) -> Result<Self, ConfigError> {
-        let mut fields = ObjectDecoder::open("", document)?;
-        for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-            let found = fields.required_text(field)?;
-            if found != expected {
-                return Err(ConfigError::text(
-                    field,
-                    &found,
-                    format!("must be {expected}"),
-                ));
-            }
-        }
-        let missing = |field: &str| ConfigError::value(field, &Value::Null, "is missing");
-        let mut metadata = fields
-            .object("metadata")?
-            .ok_or_else(|| missing("metadata"))?;
+        let (mut fields, mut metadata) = open(document, KIND)?;
         let name = metadata.required_text("name")?;
         let generation = metadata.optional("generation").and_then(|g| g.as_i64());
         // Agents write the status; the policy does not depend on it.
         fields.optional("status");
-        let mut spec = fields.object("spec")?.ok_or_else(|| missing("spec"))?;
+        let mut spec = fields.required_object("spec")?;
         fields.deny_unknown_fields()?;
         let gates = gates(&mut spec)?;
         let policy = Self {
@@ -225,6 +211,23 @@ impl EvictionPolicy {
             None => Ok(()),
         }
     }
+}
+
+/// Opens a policy of a kind: its fields and those of its metadata.
+pub(crate) fn open(
+    document: Value,
+    kind: &str,
+) -> Result<(ObjectDecoder, ObjectDecoder), ConfigError> {
+    let mut fields = ObjectDecoder::open("", document)?;
+    for (field, expected) in [("apiVersion", API_VERSION), ("kind", kind)] {
+        let found = fields.required_text(field)?;
+        if found != expected {
+            let reason = format!("must be {expected}");
+            return Err(ConfigError::text(field, &found, reason));
+        }
+    }
+    let metadata = fields.required_object("metadata")?;
+    Ok((fields, metadata))
 }
 
 fn gates(spec: &mut ObjectDecoder) -> Result<Vec<Gate>, ConfigError> {

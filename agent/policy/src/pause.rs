@@ -3,12 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use evictd_engine::limiter::EvictionLimiter;
+use evictd_sys::mutex::locked;
 
 /// Source that may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,21 +86,16 @@ impl PauseState {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, (VecDeque<PauseChange>, u64)> {
-        // The list is whole even where a thread has panicked with it.
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the changes since the last call, the oldest first, and the number of earlier changes that were dropped.
     pub fn changes(&self) -> (Vec<PauseChange>, u64) {
-        let (changes, dropped) = std::mem::take(&mut *self.waiting());
+        let (changes, dropped) = std::mem::take(&mut *locked(&self.changes));
         (changes.into(), dropped)
     }
 
     /// Sets whether `source` pauses; the fast path sees it at once.
     pub fn set(&self, source: PauseSource, paused: bool) {
         // Two sources that change at once: the limiter has what holds after both.
-        let mut waiting = self.waiting();
+        let mut waiting = locked(&self.changes);
         if self.set[source as usize].swap(paused, Ordering::Relaxed) == paused {
             return;
         }

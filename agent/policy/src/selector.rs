@@ -221,27 +221,21 @@ impl Requirement {
 }
 
 fn requirement(mut fields: ObjectDecoder) -> Result<Requirement, ConfigError> {
-    #[derive(Clone, Copy)]
-    enum Operator {
-        In,
-        NotIn,
-        Exists,
-        DoesNotExist,
-    }
+    type Operator = fn(Vec<String>) -> Test;
     const OPERATORS: [(&str, Operator); 4] = [
-        ("In", Operator::In),
-        ("NotIn", Operator::NotIn),
-        ("Exists", Operator::Exists),
-        ("DoesNotExist", Operator::DoesNotExist),
+        ("In", Test::In),
+        ("NotIn", Test::NotIn),
+        ("Exists", |_| Test::Exists),
+        ("DoesNotExist", |_| Test::DoesNotExist),
     ];
     let key = fields.required_text("key")?;
-    let path = fields.path_of("operator");
     let operator = fields.choice("operator", &OPERATORS)?;
-    let operator = operator.ok_or_else(|| ConfigError::value(path, &Value::Null, "is missing"))?;
+    let operator = operator.ok_or_else(|| fields.missing("operator"))?;
     let path = fields.path_of("values");
     let values = fields.texts("values")?.unwrap_or_default();
     fields.deny_unknown_fields()?;
-    let wants_values = matches!(operator, Operator::In | Operator::NotIn);
+    let test = operator(values.clone());
+    let wants_values = matches!(test, Test::In(_) | Test::NotIn(_));
     if wants_values == values.is_empty() {
         let reason = if wants_values {
             "must not be empty"
@@ -250,12 +244,6 @@ fn requirement(mut fields: ObjectDecoder) -> Result<Requirement, ConfigError> {
         };
         return Err(ConfigError::value(path, &values.into(), reason));
     }
-    let test = match operator {
-        Operator::In => Test::In(values),
-        Operator::NotIn => Test::NotIn(values),
-        Operator::Exists => Test::Exists,
-        Operator::DoesNotExist => Test::DoesNotExist,
-    };
     Ok(Requirement { key, test })
 }
 

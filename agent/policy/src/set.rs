@@ -14,7 +14,7 @@ use super::{
 /// The policies in force, by falling precedence, then by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicySet {
-    policies: Vec<Arc<EvictionPolicy>>,
+    pub(crate) policies: Vec<Arc<EvictionPolicy>>,
     tenants: Vec<Arc<PodEvictionPolicy>>,
 }
 
@@ -72,29 +72,19 @@ impl MatchedRules {
 
     /// The limits of all rules, each with its rule and its position there: together they identify the limit.
     pub fn limits(&self) -> impl Iterator<Item = (&Applied, usize, &Limit)> {
-        let limits = |a| -> Vec<(&Applied, usize, &Limit)> {
-            let a: &Applied = a;
-            a.rule()
-                .limits
-                .iter()
-                .enumerate()
-                .map(|(i, l)| (a, i, l))
-                .collect()
-        };
-        self.rules.iter().flat_map(limits)
+        self.rules.iter().flat_map(|a| {
+            let limits = a.rule().limits.iter().enumerate();
+            limits.map(move |(i, limit)| (a, i, limit))
+        })
     }
 
     /// The gates that the rules ask, also the rules in shadow mode.
     pub fn gates(&self) -> impl Iterator<Item = (&Applied, &Gate)> {
-        let gates = |a| -> Vec<(&Applied, &Gate)> {
-            let a: &Applied = a;
-            a.policy
-                .gates_of(a.rule())
-                .into_iter()
-                .map(|g| (a, g))
-                .collect()
-        };
-        self.rules.iter().chain(&self.shadow).flat_map(gates)
+        let all = self.rules.iter().chain(&self.shadow);
+        all.flat_map(|a| {
+            let gates = a.policy.gates_of(a.rule()).into_iter();
+            gates.map(move |gate| (a, gate))
+        })
     }
 
     /// A gate that the rules ask, by the names of its policy and its own, with the gates whose answers it needs.
@@ -136,16 +126,6 @@ impl PolicySet {
     #[must_use]
     pub fn with_tenants(self, tenants: Vec<Arc<PodEvictionPolicy>>) -> Self {
         Self { tenants, ..self }
-    }
-
-    /// The policies.
-    pub fn policies(&self) -> &[Arc<EvictionPolicy>] {
-        &self.policies
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.policies.is_empty() && self.tenants.is_empty()
     }
 
     /// The labels of namespaces that policies ask for, without the label that holds the name.

@@ -6,9 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
+use evictd_sys::mutex::locked;
 use serde_json::Value;
 
 use super::{EvictionPolicy, PolicyEvaluator};
@@ -59,14 +60,9 @@ impl PolicyStore {
         &self.evaluator
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // After a panic the state is still the last known one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the files' policies; `None`: the files cannot be used, and their last good policies stay.
     pub fn set_files(&self, policies: Option<Vec<EvictionPolicy>>) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.files_refused = policies.is_none();
         if let Some(policies) = policies {
             policies.iter().for_each(state::warn_of);
@@ -77,7 +73,7 @@ impl PolicyStore {
 
     /// Takes a new or changed object.
     pub fn put(&self, document: &Value) -> Option<PolicyStatus> {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let before = state.objects.get(name(document)).map(|o| o.status.clone());
         let status = state.put(document)?;
         // The same version came again, with only its status changed: the policies in force stay.
@@ -91,13 +87,13 @@ impl PolicyStore {
 
     /// The status of an object.
     pub fn status(&self, name: &str) -> Option<PolicyStatus> {
-        let state = self.state();
+        let state = locked(&self.state);
         state.objects.get(name).map(|o| o.status.clone())
     }
 
     /// The statuses of all objects, by name.
     pub fn statuses(&self) -> Vec<PolicyStatus> {
-        let state = self.state();
+        let state = locked(&self.state);
         state.objects.values().map(|o| o.status.clone()).collect()
     }
 
@@ -105,7 +101,7 @@ impl PolicyStore {
     /// has changed. Cheap as long as neither pods nor policies change.
     pub fn look_for_pods(&self) -> bool {
         let seen = self.evaluator.pods_revision();
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let now = Some((state.revision, seen));
         if std::mem::replace(&mut state.looked_at, now) == now {
             return false;
@@ -117,7 +113,7 @@ impl PolicyStore {
         }
         let matched: BTreeMap<_, _> = self.evaluator.matched().into_iter().collect();
         let conflicts = self.evaluator.conflicts();
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let mut changed = false;
         for (one, other) in &conflicts {
             let seen = Conflict {
@@ -142,7 +138,7 @@ impl PolicyStore {
 
     /// Takes the complete list of objects; all others are gone.
     pub fn replace(&self, documents: &[Value]) -> Vec<PolicyStatus> {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let names: BTreeSet<&str> = documents.iter().map(name).collect();
         state.left_out.clear();
         state.needs_list = false;
@@ -158,7 +154,7 @@ impl PolicyStore {
 
     /// Forgets an object that is gone.
     pub fn remove(&self, name: &str) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         if state.remove(name) {
             self.enforce(state);
         }
@@ -166,12 +162,12 @@ impl PolicyStore {
 
     /// Whether a new list brings objects for which there was no place before.
     pub fn needs_list(&self) -> bool {
-        self.state().needs_list
+        locked(&self.state).needs_list
     }
 
     /// Takes the complete list of the policies of namespaces.
     pub fn replace_tenants(&self, documents: &[Value]) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let before = std::mem::take(&mut state.tenants);
         state.tenants_refused.clear();
         state.tenants_left_out.clear();
@@ -197,33 +193,33 @@ impl PolicyStore {
 
     /// Takes a new or changed policy of a namespace.
     pub fn put_tenant(&self, document: &Value) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.put_tenant(document);
         self.enforce(state);
     }
 
     /// Forgets a policy of a namespace that is gone.
     pub fn remove_tenant(&self, document: &Value) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.remove_tenant(document);
         self.enforce(state);
     }
 
     /// Whether a new list brings policies of namespaces for which there was no place before.
     pub fn tenants_need_list(&self) -> bool {
-        self.state().tenants_need_list
+        locked(&self.state).tenants_need_list
     }
 
     /// Number of policies of namespaces whose newest version cannot be used or that have no place.
     pub fn tenants_refused(&self) -> usize {
-        let state = self.state();
+        let state = locked(&self.state);
         state.tenants_refused.len() + state.tenants_left_out.len()
     }
 
     /// Takes over the objects and the namespaces' policies that an earlier agent had in force, until the API server's
     /// own list replaces them.
     pub fn restore(&self, documents: &[Value], tenants: &[Value]) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         for document in documents {
             // A newer agent may have remembered an object that this version cannot read.
             if let Some(status) = state.put(document)
@@ -253,7 +249,7 @@ impl PolicyStore {
 
     /// The objects in force, for [`Self::restore`].
     pub fn remembered(&self) -> Vec<Value> {
-        let state = self.state();
+        let state = locked(&self.state);
         let good = state.objects.values().filter_map(|o| o.good.as_ref());
         good.map(|g| g.document.clone()).collect()
     }
@@ -262,7 +258,7 @@ impl PolicyStore {
     /// it cannot use, and drops the policy of that name. The name has the namespace in front, so that no EvictionPolicy
     /// has the same.
     pub fn remembered_tenants(&self) -> Vec<Value> {
-        let state = self.state();
+        let state = locked(&self.state);
         let tenants = state.tenants.values();
         let named = tenants.map(|tenant| {
             let mut document = tenant.to_document();
@@ -275,7 +271,7 @@ impl PolicyStore {
 
     /// How many objects have a newest version that cannot be used or have no place, and whether the files cannot be used.
     pub fn refused(&self) -> (usize, bool) {
-        let state = self.state();
+        let state = locked(&self.state);
         let objects = state.objects.values();
         let refused = objects.filter(|o| o.status.refused.is_some()).count();
         (refused + state.left_out.len(), state.files_refused)
@@ -283,7 +279,7 @@ impl PolicyStore {
 
     /// Counts changes of the policies.
     pub fn revision(&self) -> u64 {
-        self.state().revision
+        locked(&self.state).revision
     }
 
     fn enforce(&self, mut state: MutexGuard<'_, State>) {

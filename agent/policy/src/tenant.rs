@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
-use evictd_config::{ConfigError, decode::ObjectDecoder};
+use evictd_config::ConfigError;
 use evictd_engine::Pod;
 use serde_json::{Value, json};
 
-use crate::{API_VERSION, Selector};
+use crate::{
+    Selector,
+    model::{API_VERSION, open},
+};
 
 /// `kind` of a namespace's policy.
 pub const TENANT_KIND: &str = "PodEvictionPolicy";
@@ -74,23 +77,12 @@ impl PodEvictionPolicy {
     /// # Errors
     /// The first mistake, with its field.
     pub fn read(document: Value) -> Result<Self, ConfigError> {
-        let mut fields = ObjectDecoder::open("", document)?;
-        for (field, expected) in [("apiVersion", API_VERSION), ("kind", TENANT_KIND)] {
-            let found = fields.required_text(field)?;
-            if found != expected {
-                let reason = format!("must be {expected}");
-                return Err(ConfigError::text(field, &found, reason));
-            }
-        }
-        let missing = |field: &str| ConfigError::value(field, &Value::Null, "is missing");
-        let metadata = fields.object("metadata")?;
-        let mut metadata = metadata.ok_or_else(|| missing("metadata"))?;
+        let (mut fields, mut metadata) = open(document, TENANT_KIND)?;
         let (namespace, name) = (
             metadata.required_text("namespace")?,
             metadata.required_text("name")?,
         );
-        let spec = fields.object("spec")?;
-        let mut spec = spec.ok_or_else(|| missing("spec"))?;
+        let mut spec = fields.required_object("spec")?;
         fields.deny_unknown_fields()?;
         let order = spec.int32("order")?.unwrap_or(0);
         let earlier = i16::try_from(order)

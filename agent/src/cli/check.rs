@@ -4,12 +4,7 @@ use std::path::PathBuf;
 
 use evictd_config::{Config, KubeletDocument};
 
-use super::{
-    CommandError, OutputFormat, or_installed,
-    run::resolve_config,
-    table::{Alignment, Table},
-    to_json,
-};
+use super::{CommandError, OutputFormat, or_installed, run::resolve_config, table::Table, to_json};
 use crate::{
     check::{Check, Finding, State},
     daemon::{CONFIGZ_UNUSED, NO_PODS},
@@ -73,11 +68,7 @@ fn kubelet_configuration(config: &Config, kubelet: &KubeletDocument) -> Finding 
 }
 
 fn table(check: &Check) -> String {
-    let mut table = Table::new(&[
-        ("", Alignment::Left),
-        ("TOPIC", Alignment::Left),
-        ("FOUND", Alignment::Left),
-    ]);
+    let mut table = Table::new("  TOPIC  FOUND");
     for signal in &check.signals {
         let detail = signal.detail.as_deref().unwrap_or_default();
         let (state, found) = match &signal.hook {

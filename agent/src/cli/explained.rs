@@ -8,6 +8,7 @@ use std::{
 };
 
 use evictd_policy::evaluator::Explanation;
+use evictd_sys::fs::PathError;
 use serde_json::from_value;
 
 use super::{
@@ -40,10 +41,7 @@ impl Explained {
     /// The file is not there any more.
     pub fn age(&self) -> Result<Duration, CommandError> {
         let changed = fs::metadata(&self.path).and_then(|m| m.modified());
-        let changed = changed.map_err(|source| CommandError::Read {
-            path: self.path.clone(),
-            source,
-        })?;
+        let changed = changed.map_err(PathError::at(&self.path))?;
         // A clock that was set back makes the file no older than now.
         Ok(SystemTime::now()
             .duration_since(changed)

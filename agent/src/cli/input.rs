@@ -4,6 +4,7 @@ use crate::cli::CommandError;
 use std::path::Path;
 
 use evictd_config::read_at_most;
+use evictd_sys::fs::PathError;
 use serde_json::Value;
 
 /// Longest file that is read, in bytes: a summary of a node with all its pods is far shorter.
@@ -11,10 +12,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// Reads a JSON file.
 pub(super) fn read_json(path: &Path) -> Result<Value, CommandError> {
-    let text = read_at_most(path, MAX_BYTES).map_err(|source| CommandError::Read {
-        path: path.into(),
-        source,
-    })?;
+    let text = read_at_most(path, MAX_BYTES).map_err(PathError::at(path))?;
     serde_json::from_str(&text).map_err(|error| invalid(path, error))
 }
 

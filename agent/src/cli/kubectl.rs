@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{
     CommandError, OutputFormat,
     input::bad,
-    table::{Alignment, Table, printable},
+    table::{Table, or_dash, printable},
     to_json,
 };
 
@@ -178,17 +178,8 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
         });
         return to_json(&json!({ "nodes": nodes.collect::<Vec<_>>(), "fleetBrake": brake }));
     }
-    let mut table = Table::new(&[
-        ("NODE", Alignment::Left),
-        ("AGENT", Alignment::Left),
-        ("VERSION", Alignment::Left),
-        ("PRESSURE", Alignment::Left),
-        ("PAUSED BY", Alignment::Left),
-    ]);
-    let or_dash = |words: Vec<&str>| match words.is_empty() {
-        true => "-".to_owned(),
-        false => words.join(", "),
-    };
+    let mut table = Table::new("NODE  AGENT  VERSION  PRESSURE  PAUSED BY");
+    let joined = |words: Vec<&str>| or_dash((!words.is_empty()).then(|| words.join(", ")));
     for node in &nodes {
         let agent = agent_of(node);
         let state = agent.map_or("none", |agent| match agent {
@@ -199,14 +190,9 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
         table.row([
             node.name.clone(),
             state.to_owned(),
-            or_dash(
-                agent
-                    .map(|agent| agent.version.as_str())
-                    .into_iter()
-                    .collect(),
-            ),
-            or_dash(node.pressure.iter().map(String::as_str).collect()),
-            or_dash(paused_by(node)),
+            or_dash(agent.map(|agent| &agent.version)),
+            joined(node.pressure.iter().map(String::as_str).collect()),
+            joined(paused_by(node)),
         ]);
     }
     let ready = nodes
@@ -233,11 +219,8 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
 
 /// Parses what an agent has printed as JSON.
 fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
-    serde_json::from_str(text).map_err(|error| FleetError::Agent {
-        printed: String::new(),
-        node: agent.node.clone(),
-        reason: format!("an answer that is no JSON: {error}"),
-    })
+    let parsed = serde_json::from_str(text);
+    parsed.map_err(|error| agent.failed(format!("an answer that is no JSON: {error}")))
 }
 
 fn word<'a>(of: &'a Value, field: &str) -> &'a str {

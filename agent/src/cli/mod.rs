@@ -115,8 +115,8 @@ enum CommandError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// A file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Read(#[from] PathError),
     /// A file does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Input { path: PathBuf, reason: String },
@@ -143,22 +143,13 @@ enum CommandError {
     Logged(u8),
 }
 
-impl From<PathError> for CommandError {
-    fn from(error: PathError) -> Self {
-        Self::Read {
-            path: error.path,
-            source: error.source,
-        }
-    }
-}
-
 impl CommandError {
     /// Bad input is 2, everything else 1.
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_)
             | Self::Policy(_)
-            | Self::Read { .. }
+            | Self::Read(_)
             | Self::Input { .. }
             | Self::Pin(_)
             | Self::Damaged(_)

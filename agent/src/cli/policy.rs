@@ -11,7 +11,7 @@ use super::{
     explained::{Explained, PolicyReporting},
     input::invalid,
     state_dir_of,
-    table::{Alignment, Table, printable},
+    table::{Table, printable},
     to_json,
 };
 
@@ -71,13 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 
 fn check(files: &[PathBuf]) -> Result<String, CommandError> {
     let (policies, tenants) = file::load_all(files)?;
-    let mut table = Table::new(&[
-        ("POLICY", Alignment::Left),
-        ("PRECEDENCE", Alignment::Right),
-        ("RULES", Alignment::Right),
-        ("GATES", Alignment::Right),
-        ("NOTE", Alignment::Left),
-    ]);
+    let mut table = Table::new("POLICY  PRECEDENCE>  RULES>  GATES>  NOTE");
     for policy in &policies {
         table.row([
             policy.name.clone(),

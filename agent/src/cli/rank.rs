@@ -6,14 +6,14 @@ use evictd_config::kube::{pod::read_pods, summary::read_summary};
 use evictd_engine::{
     Layout, Ranked, Ranking, Resource, Signal, Usages,
     model::settings::{Mode, RankingStrategy},
-    oom_badness, oom_score_adj,
+    oom_badness,
 };
 use serde::Serialize;
 
 use super::{
     CommandError, OutputFormat,
     input::{invalid, read_json},
-    table::{Alignment, Table, amount_of},
+    table::{Table, amount_of, or_dash},
     to_json,
 };
 
@@ -192,35 +192,17 @@ fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
     if depends && capacity.is_none() {
         return None;
     }
-    let capacity = capacity.unwrap_or(0);
-    Some(oom_score_adj(
-        pod.qos,
-        pod.is_node_critical(),
-        pod.memory_request,
-        capacity,
-    ))
+    Some(pod.oom_score_adj(capacity.unwrap_or(0)))
 }
 
 /// The order for people. Growth has a column where pods were sampled twice.
 pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
     let amount = |amount: i128| amount_of(resource, amount);
     let is_watched = pods.iter().any(|pod| pod.growth.is_some());
-    let mut columns = vec![
-        ("#", Alignment::Right),
-        ("POD", Alignment::Left),
-        ("USAGE", Alignment::Right),
-        ("REQUEST", Alignment::Right),
-        ("EXCESS", Alignment::Right),
-        ("PRIORITY", Alignment::Right),
-        ("QOS", Alignment::Left),
-        ("OOM ADJ", Alignment::Right),
-        ("NOTE", Alignment::Left),
-    ];
-    if is_watched {
-        columns.insert(3, ("GROWTH/s", Alignment::Right));
-    }
-    let mut table = Table::new(&columns);
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let growth = if is_watched { "GROWTH/s>  " } else { "" };
+    let mut table = Table::new(&format!(
+        "#>  POD  USAGE>  {growth}REQUEST>  EXCESS>  PRIORITY>  QOS  OOM ADJ>  NOTE"
+    ));
     for (position, pod) in pods.iter().enumerate() {
         let mut row = vec![
             (position + 1).to_string(),
@@ -228,9 +210,9 @@ pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
             or_dash(pod.usage.map(|usage| amount(usage.into()))),
             amount(pod.request.into()),
             or_dash(pod.excess.map(amount)),
-            or_dash((!pod.priority_unknown).then(|| pod.priority.to_string())),
+            or_dash((!pod.priority_unknown).then_some(pod.priority)),
             pod.qos_class.to_owned(),
-            or_dash(pod.oom_score_adj.map(|adjust| adjust.to_string())),
+            or_dash(pod.oom_score_adj),
             pod.notes().join(", "),
         ];
         if is_watched {

@@ -17,7 +17,7 @@ use super::{
     CommandError, OutputFormat,
     input::{invalid, read_json},
     scenario::{self, Scenario, Step},
-    table::{Alignment, Table, printable},
+    table::{Table, or_dash, printable},
     to_json,
 };
 
@@ -333,44 +333,22 @@ impl EvictedJson {
 }
 
 fn table(steps: &[StepJson]) -> String {
-    let mut table = Table::new(&[
-        ("T", Alignment::Right),
-        ("NODE CONDITIONS", Alignment::Left),
-        ("RECLAIM", Alignment::Left),
-        ("EVICTED", Alignment::Left),
-        ("GRACE", Alignment::Right),
-        ("MESSAGE", Alignment::Left),
-    ]);
-    let or_dash = |text: String| {
-        if text.is_empty() {
-            "-".to_owned()
-        } else {
-            text
-        }
-    };
+    let mut table = Table::new("T>  NODE CONDITIONS  RECLAIM  EVICTED  GRACE>  MESSAGE");
+    let joined = |words: &[&str]| or_dash((!words.is_empty()).then(|| words.join(",")));
     for step in steps {
-        let start = [
+        // Only the first row of a step has these.
+        let mut start = [
             step.t.to_string(),
-            or_dash(step.node_conditions.join(",")),
-            or_dash(step.node_reclaim.join(",")),
+            joined(&step.node_conditions),
+            joined(&step.node_reclaim),
         ];
-        let [t, conditions, reclaim] = start.clone();
         if step.evicted.is_empty() {
-            table.row([
-                t,
-                conditions,
-                reclaim,
-                or_dash(String::new()),
-                String::new(),
-                String::new(),
-            ]);
+            let [t, conditions, reclaim] = std::mem::take(&mut start);
+            let (grace, message) = (String::new(), String::new());
+            table.row([t, conditions, reclaim, joined(&[]), grace, message]);
         }
-        for (i, evicted) in step.evicted.iter().enumerate() {
-            let [t, conditions, reclaim] = if i == 0 {
-                start.clone()
-            } else {
-                Default::default()
-            };
+        for evicted in &step.evicted {
+            let [t, conditions, reclaim] = std::mem::take(&mut start);
             let grace = format!("{}s", evicted.grace_period_seconds);
             table.row([
                 t,

@@ -21,7 +21,7 @@ use super::{
     CommandError,
     evictions::{EvictionSummary, Evictions, Wanted, each_record, evictions},
     print, state_dir_of,
-    table::{Alignment, Table, amount_of, bytes, printable},
+    table::{Table, amount_of, bytes, or_dash, printable},
     to_json,
 };
 use crate::cli::input::bad;
@@ -264,15 +264,7 @@ fn listed(known: &EvictionSummary) -> io::Result<Value> {
 }
 
 fn list(known: &[EvictionSummary]) -> String {
-    let mut table = Table::new(&[
-        ("TIME", Alignment::Left),
-        ("POD", Alignment::Left),
-        ("SIGNAL", Alignment::Left),
-        ("AVAILABLE", Alignment::Right),
-        ("THRESHOLD", Alignment::Right),
-        ("NOTE", Alignment::Left),
-        ("INCIDENT", Alignment::Left),
-    ]);
+    let mut table = Table::new("TIME  POD  SIGNAL  AVAILABLE>  THRESHOLD>  NOTE  INCIDENT");
     for known in known {
         let eviction = &known.eviction;
         table.row([
@@ -459,21 +451,12 @@ fn expectation(
 }
 
 fn standings(pods: &[RankedPod]) -> String {
-    let mut table = Table::new(&[
-        ("#", Alignment::Right),
-        ("POD", Alignment::Left),
-        ("USAGE", Alignment::Right),
-        ("REQUEST", Alignment::Right),
-        ("PRIORITY", Alignment::Right),
-        ("QOS", Alignment::Left),
-        ("NOTE", Alignment::Left),
-    ]);
+    let mut table = Table::new("#>  POD  USAGE>  REQUEST>  PRIORITY>  QOS  NOTE");
     for (position, pod) in pods.iter().enumerate() {
         table.row([
             pod.place.unwrap_or(position + 1).to_string(),
             pod.pod.clone(),
-            pod.usage
-                .map_or_else(|| "-".to_owned(), |u| bytes(u.into())),
+            or_dash(pod.usage.map(|usage| bytes(usage.into()))),
             bytes(pod.request.into()),
             priority(pod),
             pod.qos_class.clone(),
@@ -485,10 +468,7 @@ fn standings(pods: &[RankedPod]) -> String {
 
 /// A priority that is not known is none.
 fn priority(pod: &RankedPod) -> String {
-    match pod.priority_unknown {
-        true => "-".to_owned(),
-        false => pod.priority.to_string(),
-    }
+    or_dash((!pod.priority_unknown).then_some(pod.priority))
 }
 
 /// Lists what the numbers of a pod do not explain about its place.

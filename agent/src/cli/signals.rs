@@ -7,7 +7,7 @@ use evictd_engine::{
 };
 use serde::{Serialize, Serializer};
 
-use super::table::{Alignment, Table, amount_of};
+use super::table::{Table, amount_of, or_dash};
 
 /// State of one signal, held against one threshold. Amounts are in the signal's unit.
 #[derive(Serialize)]
@@ -95,9 +95,7 @@ impl SignalJson {
     pub fn met_in(&self) -> String {
         match self.met {
             true => "met".to_owned(),
-            false => self
-                .until_threshold_seconds
-                .map_or_else(|| "-".to_owned(), duration),
+            false => or_dash(self.until_threshold_seconds.map(duration)),
         }
     }
 }
@@ -115,33 +113,21 @@ pub(super) fn table(signals: &[SignalJson]) -> String {
 }
 
 fn table_with(signals: &[SignalJson], capacity: bool) -> String {
-    let mut columns = vec![
-        ("SIGNAL", Alignment::Left),
-        ("AVAILABLE", Alignment::Right),
-        ("THRESHOLD", Alignment::Right),
-        ("MET IN", Alignment::Right),
-        ("NONE IN", Alignment::Right),
-    ];
-    if capacity {
-        columns.insert(2, ("CAPACITY", Alignment::Right));
-    }
-    let mut table = Table::new(&columns);
+    let heading = if capacity { "CAPACITY>  " } else { "" };
+    let mut table = Table::new(&format!(
+        "SIGNAL  AVAILABLE>  {heading}THRESHOLD>  MET IN>  NONE IN>"
+    ));
     for s in signals {
-        let amount = |amount: Option<i64>| match amount {
-            Some(amount) => amount_of(s.signal.resource(), amount.into()),
-            None => "-".to_owned(),
-        };
-        let none_in = s.until_exhausted_seconds;
+        let amount = |amount: i64| amount_of(s.signal.resource(), amount.into());
         let mut row = vec![
             s.name(),
-            s.available
-                .map_or_else(|| "not seen".to_owned(), |left| amount(Some(left))),
+            s.available.map_or_else(|| "not seen".to_owned(), amount),
             s.threshold(),
             s.met_in(),
-            none_in.map_or_else(|| "-".to_owned(), duration),
+            or_dash(s.until_exhausted_seconds.map(duration)),
         ];
         if capacity {
-            row.insert(2, amount(s.capacity));
+            row.insert(2, or_dash(s.capacity.map(amount)));
         }
         table.row(row);
     }

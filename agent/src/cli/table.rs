@@ -5,18 +5,9 @@ use evictd_engine::Resource;
 /// A table whose columns are as wide as their widest cell.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The alignment of each column.
-    alignments: Vec<Alignment>,
+    /// Whether a column is aligned to the right, as numbers are.
+    right_aligned: Vec<bool>,
     rows: Vec<Vec<String>>,
-}
-
-/// Alignment of a column's cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alignment {
-    /// Text.
-    Left,
-    /// Numbers.
-    Right,
 }
 
 /// A format's width has an end, and a finding may be longer.
@@ -25,16 +16,16 @@ fn pad(cell: &str, width: usize) -> String {
 }
 
 impl Table {
-    /// A table with these headings.
-    pub(super) fn new(columns: &[(&str, Alignment)]) -> Self {
+    /// A table with these headings, with two spaces between them. A column of numbers has a `>` behind its heading: it is
+    /// aligned to the right.
+    pub(super) fn new(headings: &str) -> Self {
+        let headings = headings.split("  ");
+        let texts = headings
+            .clone()
+            .map(|heading| heading.trim_end_matches('>'));
         Self {
-            alignments: columns.iter().map(|(_, alignment)| *alignment).collect(),
-            rows: vec![
-                columns
-                    .iter()
-                    .map(|(heading, _)| (*heading).to_owned())
-                    .collect(),
-            ],
+            right_aligned: headings.map(|heading| heading.ends_with('>')).collect(),
+            rows: vec![texts.map(str::to_owned).collect()],
         }
     }
 
@@ -51,22 +42,25 @@ impl Table {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.alignments.len()).map(width).collect();
+        let widths: Vec<usize> = (0..self.right_aligned.len()).map(width).collect();
         let mut text = String::new();
         for row in &self.rows {
-            let cells =
-                row.iter()
-                    .zip(&widths)
-                    .zip(&self.alignments)
-                    .map(|((cell, width), alignment)| match alignment {
-                        Alignment::Left => cell.clone() + &pad(cell, *width),
-                        Alignment::Right => pad(cell, *width) + cell,
-                    });
+            let columns = widths.iter().zip(&self.right_aligned);
+            let cells = row.iter().zip(columns);
+            let cells = cells.map(|(cell, (width, is_right))| match is_right {
+                false => cell.clone() + &pad(cell, *width),
+                true => pad(cell, *width) + cell,
+            });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');
         }
         text
     }
+}
+
+/// A cell for a value that may be absent.
+pub(super) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// A text for a terminal. Users of pods choose names of processes and messages: a control character in them is shown as
@@ -109,7 +103,7 @@ mod tests {
 
     #[test]
     fn control_characters_reach_no_terminal() {
-        let mut table = Table::new(&[("COMM", Alignment::Left)]);
+        let mut table = Table::new("COMM");
         table.row(["a\u{1b}[2Jb\nc\u{9b}d".to_owned()]);
         assert_eq!(table.render(), "COMM\na\u{fffd}[2Jb c\u{fffd}d\n");
         assert_eq!(printable("a\tb\r\n".to_owned()), "a\tb\u{fffd}\n");
@@ -117,7 +111,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let mut table = Table::new(&[("POD", Alignment::Left), ("USAGE", Alignment::Right)]);
+        let mut table = Table::new("POD  USAGE>");
         table.row(["default/a".to_owned(), bytes(1536)]);
         table.row(["b".to_owned(), bytes(-3 << 30)]);
         assert_eq!(

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     CommandError, OutputFormat, print_stand_in,
     run::resolve_config,
-    table::{Alignment, Table},
+    table::{Table, or_dash},
     to_json,
 };
 use crate::daemon::no_hard_threshold;
@@ -96,23 +96,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 }
 
 fn table(thresholds: &[Threshold], origins: &Origins) -> String {
-    let mut table = Table::new(&[
-        ("SIGNAL", Alignment::Left),
-        ("BELOW", Alignment::Right),
-        ("GRACE PERIOD", Alignment::Right),
-        ("MIN RECLAIM", Alignment::Right),
-        ("FROM", Alignment::Left),
-    ]);
+    let mut table = Table::new("SIGNAL  BELOW>  GRACE PERIOD>  MIN RECLAIM>  FROM");
     for threshold in thresholds {
-        let grace = if threshold.is_hard() {
-            "-".to_owned()
-        } else {
-            format!("{:?}", threshold.grace_period)
-        };
-        let reclaim = threshold
-            .min_reclaim
-            .as_ref()
-            .map_or_else(|| "-".to_owned(), ToString::to_string);
+        let grace = (!threshold.is_hard()).then(|| format!("{:?}", threshold.grace_period));
         let note = match is_containerfs(threshold) {
             true => IN_NO_LAYOUT,
             false => "",
@@ -120,8 +106,8 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
         table.row([
             threshold.signal.to_string(),
             threshold.value.to_string(),
-            grace,
-            reclaim,
+            or_dash(grace),
+            or_dash(threshold.min_reclaim.as_ref()),
             format!("{}{note}", origins.explain(threshold)),
         ]);
     }

@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
     while left != Some(0) {
         std::thread::sleep(arguments.interval);
         let sample = watch.sample()?;
-        let text = watch.frame(&sample).print(arguments.output)?;
+        let text = watch.print(&sample, arguments.output)?;
         let clear = if is_terminal && !arguments.once {
             CLEAR
         } else {
@@ -158,15 +158,70 @@ impl<'a> Watch<'a> {
         Ok(TopSample { node, explanations })
     }
 
-    fn frame<'b>(&'b self, sample: &'b TopSample) -> Frame<'b> {
-        Frame {
-            config: self.config,
-            view: &self.view,
-            node: &sample.node,
-            trends: &self.trends,
-            policies: self.policies,
-            explanations: &sample.explanations,
+    fn print(&self, sample: &TopSample, output: OutputFormat) -> Result<String, CommandError> {
+        let (signals, unknown) = (self.signals(sample), sample.node.unknown);
+        let pods = self.pods(sample, Signal::MemoryAvailable);
+        let is_unknown = self.policies == PolicyReporting::Unknown;
+        if output == OutputFormat::Json {
+            return to_json(&json!({
+                "signals": signals,
+                "pods": pods,
+                "podsUnknownToTheApiServer": unknown,
+                "policiesUnknown": is_unknown,
+            }));
         }
+        let mut text = text(&signals, &pods, unknown);
+        if self.config.shadow {
+            text += "\nshadow mode: no pod is evicted\n";
+        }
+        if is_unknown {
+            text += "\nno agent answers: what policies say is not in this order\n";
+        }
+        Ok(text)
+    }
+
+    /// Every threshold that is in force as it is configured, with what is available.
+    fn signals(&self, sample: &TopSample) -> Vec<SignalJson> {
+        // As the agent: containerfs has no thresholds of its own.
+        let layout = self.view.layout();
+        let thresholds = layout.apply(&self.config.eviction.thresholds);
+        let signal = |threshold: &Threshold| {
+            let observations = sample.node.observations_for(threshold);
+            let observation = observations.get(threshold.signal);
+            let trend = self.trends.signals.get(&threshold.signal);
+            SignalJson::new(threshold, observation, trend)
+        };
+        let observations = &sample.node.observations;
+        let in_force = thresholds.iter().filter(|t| is_in_force(t, observations));
+        in_force.map(signal).collect()
+    }
+
+    /// The pods in the order in which this signal evicts them. Only the agent knows what pods use of disks.
+    fn pods(&self, sample: &TopSample, signal: Signal) -> Vec<PodJson> {
+        let ranking = Ranking {
+            strategy: self.config.ranking_strategy,
+            signal,
+            layout: self.view.layout(),
+        };
+        let ranked = ranking.order(&sample.node.pods, &sample.node.usages);
+        let capacity = Some(self.view.capacity());
+        let denied = |uid: &str| {
+            let explanation = sample
+                .explanations
+                .get(uid)
+                .filter(|explanation| !explanation.may_go)?;
+            let reason = explanation.reason.as_deref().unwrap_or("by a policy");
+            Some(reason.to_owned())
+        };
+        let mode = self.config.mode;
+        let mut pods = rank::explain(mode, &ranked, &sample.node.usages, capacity, denied);
+        for pod in &mut pods {
+            pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
+            let room = sample.node.until_limit.get(&pod.uid);
+            let growth = pod.growth.filter(|growth| *growth > 0.0);
+            pod.until_limit_seconds = room.zip(growth).map(|(room, rate)| *room as f64 / rate);
+        }
+        pods
     }
 }
 
@@ -179,83 +234,6 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
             Ok(config)
         }
         None => Ok(Config::from_values(json!({}), None)?),
-    }
-}
-
-/// One sample, ready to be shown.
-struct Frame<'a> {
-    config: &'a Config,
-    view: &'a NodeView,
-    node: &'a NodeSample,
-    trends: &'a Trends,
-    policies: PolicyReporting,
-    explanations: &'a HashMap<String, Explanation>,
-}
-
-impl Frame<'_> {
-    fn print(&self, output: OutputFormat) -> Result<String, CommandError> {
-        let (signals, pods) = (self.signals(), self.pods(Signal::MemoryAvailable));
-        let is_unknown = self.policies == PolicyReporting::Unknown;
-        if output == OutputFormat::Json {
-            return to_json(&json!({
-                "signals": signals,
-                "pods": pods,
-                "podsUnknownToTheApiServer": self.node.unknown,
-                "policiesUnknown": is_unknown,
-            }));
-        }
-        let mut text = text(&signals, &pods, self.node.unknown);
-        if self.config.shadow {
-            text += "\nshadow mode: no pod is evicted\n";
-        }
-        if is_unknown {
-            text += "\nno agent answers: what policies say is not in this order\n";
-        }
-        Ok(text)
-    }
-
-    /// Every threshold that is in force as it is configured, with what is available.
-    fn signals(&self) -> Vec<SignalJson> {
-        // As the agent: containerfs has no thresholds of its own.
-        let layout = self.view.layout();
-        let thresholds = layout.apply(&self.config.eviction.thresholds);
-        let signal = |threshold: &Threshold| {
-            let observations = self.node.observations_for(threshold);
-            let observation = observations.get(threshold.signal);
-            let trend = self.trends.signals.get(&threshold.signal);
-            SignalJson::new(threshold, observation, trend)
-        };
-        let observations = &self.node.observations;
-        let in_force = thresholds.iter().filter(|t| is_in_force(t, observations));
-        in_force.map(signal).collect()
-    }
-
-    /// The pods in the order in which this signal evicts them. Only the agent knows what pods use of disks.
-    fn pods(&self, signal: Signal) -> Vec<PodJson> {
-        let ranking = Ranking {
-            strategy: self.config.ranking_strategy,
-            signal,
-            layout: self.view.layout(),
-        };
-        let ranked = ranking.order(&self.node.pods, &self.node.usages);
-        let capacity = Some(self.view.capacity());
-        let denied = |uid: &str| {
-            let explanation = self
-                .explanations
-                .get(uid)
-                .filter(|explanation| !explanation.may_go)?;
-            let reason = explanation.reason.as_deref().unwrap_or("by a policy");
-            Some(reason.to_owned())
-        };
-        let mode = self.config.mode;
-        let mut pods = rank::explain(mode, &ranked, &self.node.usages, capacity, denied);
-        for pod in &mut pods {
-            pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
-            let room = self.node.until_limit.get(&pod.uid);
-            let growth = pod.growth.filter(|growth| *growth > 0.0);
-            pod.until_limit_seconds = room.zip(growth).map(|(room, rate)| *room as f64 / rate);
-        }
-        pods
     }
 }
 

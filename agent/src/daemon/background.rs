@@ -2,10 +2,11 @@
 //! answer takes one thread, not one more at each attempt.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
 
+use evictd_sys::mutex::locked;
 use tokio::sync::Notify;
 
 /// Jobs of which at most one runs.
@@ -57,7 +58,7 @@ impl<T> BackgroundRead<T> {
 
     /// Takes the result of the last read, once.
     pub fn take(&self) -> Option<T> {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = locked(&self.found);
         found.take().map(|(found, _)| found)
     }
 }
@@ -71,7 +72,7 @@ impl<T: Send + 'static> BackgroundRead<T> {
         let (found, finished) = (Arc::clone(&self.found), Arc::clone(&self.finished));
         tokio::task::spawn_blocking(move || {
             let new = read();
-            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some((new, running));
+            *locked(&found) = Some((new, running));
             finished.notify_one();
         });
         true

@@ -3,7 +3,7 @@
 use std::io;
 
 use evictd_config::ConfigError;
-use evictd_kube::{client::AccessError, session::StartError};
+use evictd_kube::client::AccessError;
 use evictd_node::{memory_scope::ScopeError, trigger::hook::HookUnavailable};
 use evictd_policy::file::PolicyError;
 use evictd_store::journal::JournalError;
@@ -64,15 +64,6 @@ pub enum RunError {
     /// A system call failed for a reason that is not in the configuration.
     #[error("{0}")]
     System(#[from] io::Error),
-}
-
-impl From<StartError> for RunError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::Access(error) => Self::Access(error),
-            StartError::System(error) => Self::System(error),
-        }
-    }
 }
 
 impl RunError {

@@ -159,11 +159,6 @@ fn of_status(status: &Status) -> Vec<MetricFamily<'_>> {
             status.forecasts.iter().filter_map(of).collect()
         })
     };
-    let conditions = [
-        NodeCondition::DiskPressure,
-        NodeCondition::MemoryPressure,
-        NodeCondition::PidPressure,
-    ];
     vec![
         observed(
             "signal_available",
@@ -203,7 +198,7 @@ fn of_status(status: &Status) -> Vec<MetricFamily<'_>> {
             "condition",
             "1 while the node has the condition",
             "condition",
-            conditions.map(|condition| (condition.as_str(), condition)),
+            NodeCondition::ALL.map(|condition| (condition.as_str(), condition)),
             |condition| status.conditions.contains(&condition),
         ),
         MetricFamily::plain(

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use evictd_engine::{
@@ -12,6 +12,7 @@ use evictd_engine::{
 };
 use evictd_fastpath::VictimExit;
 use evictd_store::record::RequestRecord;
+use evictd_sys::mutex::locked;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{
@@ -192,7 +193,7 @@ impl MetricsRegistry {
             self.observe("signal", stages.decided, stages.signalled);
         }
         if let Some(number) = number.filter(|_| !shadow) {
-            let mut signalled = self.waiting();
+            let mut signalled = locked(&self.signalled);
             if signalled.len() == WAITING {
                 signalled.pop_front();
             }
@@ -223,7 +224,7 @@ impl MetricsRegistry {
             kind => kind,
         };
         let mut labels = of(namespace, kind);
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = locked(&self.shown);
         if shown.len() < OWNERS {
             shown.insert(labels.clone());
         } else if !shown.contains(&labels) {
@@ -235,19 +236,13 @@ impl MetricsRegistry {
 
     /// Observes the end of an eviction by the fast path.
     pub fn finished(&self, finished: &VictimExit) {
-        let mut signalled = self.waiting();
+        let mut signalled = locked(&self.signalled);
         let Some(at) = signalled.iter().position(|(n, _)| *n == finished.number) else {
             return;
         };
         let from = signalled.remove(at).map_or(0, |(_, from)| from);
         self.observe("exit", from, finished.exited);
         self.observe("freed", from, finished.threshold_cleared);
-    }
-
-    fn waiting(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, u64)>> {
-        self.signalled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A moment of 0 is not known.

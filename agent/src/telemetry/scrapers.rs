@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     io,
     os::fd::BorrowedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use evictd_kube::{
     client::ApiClient,
     scraper_access::{ScraperAccess, review},
 };
-use evictd_sys::eventfd::EventFd;
+use evictd_sys::{eventfd::EventFd, mutex::locked};
 use tokio::sync::mpsc;
 
 use super::http::Answer;
@@ -207,7 +207,7 @@ impl Scrapers {
         let Some(token) = bearer(authorization) else {
             return Some(Err(unauthenticated()));
         };
-        let mut tokens = self.shared.locked();
+        let mut tokens = locked(&self.shared.tokens);
         tokens.check(token, Instant::now(), &self.queues)
     }
 
@@ -237,13 +237,6 @@ fn bearer(authorization: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-impl Shared {
-    fn locked(&self) -> MutexGuard<'_, Tokens> {
-        // Nothing can panic while it is held.
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: Asked) {
     // Anyone may send tokens, and each is reviewed: an outage is one line.
     let mut is_logged = false;
@@ -257,7 +250,7 @@ async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: Asked) 
             Err(error) => tracing::debug!(%error, "the token of a scraper cannot be reviewed"),
         }
         let now = Instant::now();
-        shared.locked().reviewed(&token, now, access.ok());
+        locked(&shared.tokens).reviewed(&token, now, access.ok());
         shared.ready.notify();
         tokio::time::sleep(PAUSE).await;
     }

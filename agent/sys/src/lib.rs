@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod eventfd;
 pub mod fs;
+pub mod mutex;
 pub mod page;
 pub mod perf;
 pub mod pi_mutex;

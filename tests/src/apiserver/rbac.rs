@@ -69,7 +69,7 @@ pub fn is_granted(seen: &Seen) -> bool {
     // Of configz; the chart grants it where it is set.
     let from_configz = (verb, &*resource) == ("get", "nodes/proxy");
     let is_it =
-        |right: &Right| right.verb == verb && right.group == group && right.name() == resource;
+        |right: &Right| right.verb == verb && right.group == group && right.resource == resource;
     let all: [&[Right]; 7] = [
         &RIGHTS,
         &ENDPOINT_RIGHTS,

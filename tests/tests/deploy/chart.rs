@@ -252,7 +252,7 @@ fn granted(role: &Value) -> Vec<String> {
 #[test]
 fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     let wanted = |rights: &[Right]| -> Vec<String> {
-        let text = |r: &Right| format!("{}/{} {}", r.group, r.name(), r.verb);
+        let text = |r: &Right| format!("{}/{} {}", r.group, r.resource, r.verb);
         let mut wanted: Vec<_> = rights.iter().map(text).collect();
         wanted.sort();
         wanted

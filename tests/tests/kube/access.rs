@@ -39,7 +39,7 @@ fn every_missing_right_is_named() {
     });
     let names = missing
         .iter()
-        .map(|right| format!("{} {}", right.verb, right.name()));
+        .map(|right| format!("{} {}", right.verb, right.resource));
     assert_eq!(names.collect::<Vec<_>>(), denied);
     let asked = [
         access::RIGHTS.len(),

@@ -1,8 +1,8 @@
 //! What the Node says under pressure, and that it is clean again afterwards, whichever agent cleans up (R6, R7, R17, R24, R29).
 
 use evictd_config::TaintConfig;
-use evictd_engine::NodeCondition;
-use evictd_kube::node_status::{DesiredStatus, NodeWriter, StaleConditions};
+use evictd_engine::{NodeCondition, NodeState};
+use evictd_kube::node_status::{NodeWriter, StaleConditions};
 use evictd_tests::{apiserver::State, prelude::*};
 
 fn has_condition(state: &State) -> bool {
@@ -196,7 +196,7 @@ struct PolicyFixture<'a> {
     former: &'a [&'a str],
     /// One PATCH of this path is refused with this code.
     refusal: Option<(&'static str, u16)>,
-    wanted: DesiredStatus,
+    wanted: NodeState,
     /// For how long what was left stays; as long as the test without it.
     stays: Option<Duration>,
     /// After which time what holds is written again; never without it.
@@ -303,9 +303,9 @@ fn taints_of_an_earlier_configuration_go() {
 }
 
 /// Under pressure, at this moment.
-fn wanted() -> DesiredStatus {
+fn wanted() -> NodeState {
     let memory = BTreeSet::from([NodeCondition::MemoryPressure]);
-    DesiredStatus {
+    NodeState {
         conditions: memory.clone(),
         under_pressure: memory,
         message: "short".to_owned(),
@@ -325,7 +325,7 @@ fn each_condition_has_its_taint() {
             set_after: Duration::ZERO,
             ..TaintConfig::default()
         }),
-        wanted: DesiredStatus {
+        wanted: NodeState {
             conditions: all.clone(),
             under_pressure: all,
             message: "short".to_owned(),

@@ -41,7 +41,7 @@ fn arangodb(port: u16, coordinator: &str) -> EvictionPolicy {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("arangodb.yaml");
     fs::write(&path, text).unwrap();
-    file::read(&path).unwrap().remove(0)
+    file::load(&[path]).unwrap().remove(0)
 }
 
 fn member(name: &str, role: &str, ip: &str) -> Pod {
@@ -91,9 +91,8 @@ impl Trusted {
 // R30, R31, R34, R36, R37
 #[test]
 fn types_without_conditions() {
-    let policy = file::read(&deploy::policy("arangodb.yaml"))
-        .unwrap()
-        .remove(0);
+    let policy = file::load(&[deploy::policy("arangodb.yaml")]);
+    let policy = policy.unwrap().remove(0);
     let set = PolicySet::new([policy]);
     let namespace = |labels| Namespaces {
         labels: BTreeMap::from([(member("m", "id", "").namespace, labels)]),

@@ -22,15 +22,13 @@ fn the_other_policies_say_what_they_are_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p.yaml");
     fs::write(&path, text).unwrap();
-    let mut policies = file::read(&path).unwrap();
-    policies.extend(
-        file::load(&[
-            deploy::policy("batch-jobs.yaml"),
-            deploy::policy("daemonsets.yaml"),
-            deploy::policy("long-running-jobs.yaml"),
-        ])
-        .unwrap(),
-    );
+    let files = [
+        path,
+        deploy::policy("batch-jobs.yaml"),
+        deploy::policy("daemonsets.yaml"),
+        deploy::policy("long-running-jobs.yaml"),
+    ];
+    let policies = file::load(&files).unwrap();
     let pod = |name: &str, given: &[(&str, &str)]| Pod {
         name: name.into(),
         ip: server.ip(),

@@ -41,14 +41,16 @@ pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<FleetConfig>, C
     let Some(mut brake) = cluster.object("fleetBrake")? else {
         return Ok(None);
     };
-    let path = brake.path_of("configMap");
     let config_map = config_map(&mut brake, "configMap")?;
-    let config_map =
-        config_map.ok_or_else(|| ConfigError::value(path, &Value::Null, "is missing"))?;
+    let config_map = config_map.ok_or_else(|| brake.missing("configMap"))?;
     let rules = FleetRules {
         window: period(&mut brake, "window", DEFAULTS.window)?,
-        slow_nodes: nodes(&mut brake, "slowNodes", DEFAULTS.slow_nodes)?,
-        pause_nodes: nodes(&mut brake, "pauseNodes", DEFAULTS.pause_nodes)?,
+        slow_nodes: brake
+            .whole("slowNodes", 1..=MAX_NODES)?
+            .unwrap_or(DEFAULTS.slow_nodes),
+        pause_nodes: brake
+            .whole("pauseNodes", 1..=MAX_NODES)?
+            .unwrap_or(DEFAULTS.pause_nodes),
         pause: period(&mut brake, "pause", DEFAULTS.pause)?,
         slow_interval: period(&mut brake, "slowInterval", DEFAULTS.slow_interval)?,
     };
@@ -59,17 +61,6 @@ pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<FleetConfig>, C
     }
     brake.deny_unknown_fields()?;
     Ok(Some(FleetConfig { config_map, rules }))
-}
-
-fn nodes(brake: &mut ObjectDecoder, field: &str, default: u32) -> Result<u32, ConfigError> {
-    let path = brake.path_of(field);
-    let Some(value) = brake.optional(field) else {
-        return Ok(default);
-    };
-    let number = value.as_u64().filter(|n| (1..=MAX_NODES).contains(n));
-    let number = number.and_then(|n| u32::try_from(n).ok());
-    let reason = format!("must be a whole number between 1 and {MAX_NODES}");
-    number.ok_or_else(|| ConfigError::value(path, &value, reason))
 }
 
 /// Takes a duration between a second and a day.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     QosClass,
-    model::{quantity::Quantity, settings::Mode},
+    model::{qos::oom_score_adj, quantity::Quantity, settings::Mode},
 };
 
 /// Priority from which on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
@@ -170,6 +170,12 @@ impl Pod {
             .filter(|limit| limit.sign() > 0)
             .map(Quantity::floor)
             .min()
+    }
+
+    /// The oom_score_adj that the kubelet gives the pod's containers on a node of this capacity, in bytes.
+    pub fn oom_score_adj(&self, capacity: u64) -> i32 {
+        let is_critical = self.is_node_critical();
+        oom_score_adj(self.qos, is_critical, self.memory_request, capacity)
     }
 
     /// Whether the kubelet refuses to evict the pod, whatever the pressure: static and mirror pods, and pods of

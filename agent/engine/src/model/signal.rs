@@ -49,6 +49,11 @@ pub enum NodeCondition {
     PidPressure,
 }
 
+impl NodeCondition {
+    /// All conditions, in that order.
+    pub const ALL: [Self; 3] = [Self::DiskPressure, Self::MemoryPressure, Self::PidPressure];
+}
+
 /// A name that is none of the signals'.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unsupported eviction signal")]

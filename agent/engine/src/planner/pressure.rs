@@ -15,7 +15,7 @@ pub struct Pressure {
     /// Time for which a condition stays after the last sign of pressure.
     transition_period: Duration,
     /// Time at which each condition was last seen to be true.
-    seen: [Option<i64>; CONDITIONS.len()],
+    seen: [Option<i64>; NodeCondition::ALL.len()],
     /// Observations of the last look.
     last: Observations,
     /// Thresholds that were met when they came into force, and are not reported yet.
@@ -52,20 +52,13 @@ impl Tracked {
 /// until it counts as hung. It begins with the first look that has none: without a look nothing could answer.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-/// The conditions, in the order in which they are reported.
-const CONDITIONS: [NodeCondition; 3] = [
-    NodeCondition::DiskPressure,
-    NodeCondition::MemoryPressure,
-    NodeCondition::PidPressure,
-];
-
 impl Pressure {
     /// No threshold has been met yet.
     pub fn new(thresholds: Vec<Threshold>, transition_period: Duration) -> Self {
         Self {
             thresholds: thresholds.into_iter().map(Tracked::new).collect(),
             transition_period,
-            seen: [None; CONDITIONS.len()],
+            seen: [None; NodeCondition::ALL.len()],
             last: Observations::default(),
             met_in_force: Vec::new(),
         }
@@ -159,7 +152,7 @@ impl Pressure {
             let seen = self.seen[*condition as usize];
             seen.is_some_and(|seen| !has_passed(self.transition_period, seen, now))
         };
-        CONDITIONS.into_iter().filter(holds).collect()
+        NodeCondition::ALL.into_iter().filter(holds).collect()
     }
 
     /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved.

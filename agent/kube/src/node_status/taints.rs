@@ -5,10 +5,8 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine::NodeCondition;
+use evictd_engine::{NodeCondition, NodeState};
 use tokio::time::Instant;
-
-use super::DesiredStatus;
 
 /// Which conditions have their taint. A pressure that is over before its time is up sets none; one that comes back
 /// while its condition holds does.
@@ -41,7 +39,7 @@ impl Taints {
     pub fn update(
         &mut self,
         now: Instant,
-        desired: &DesiredStatus,
+        desired: &NodeState,
     ) -> (BTreeSet<NodeCondition>, Option<Instant>) {
         let mut next: Option<Instant> = None;
         let mut due = |at: Instant| next = Some(next.map_or(at, |first| first.min(at)));
@@ -80,9 +78,9 @@ mod tests {
     const MEMORY: NodeCondition = NodeCondition::MemoryPressure;
     const S: Duration = Duration::from_secs(1);
 
-    fn wanted(holds: bool, under_pressure: bool) -> DesiredStatus {
+    fn wanted(holds: bool, under_pressure: bool) -> NodeState {
         let set = |is_in: bool| is_in.then_some(MEMORY).into_iter().collect();
-        DesiredStatus {
+        NodeState {
             conditions: set(holds),
             under_pressure: set(under_pressure),
             message: String::new(),

@@ -33,11 +33,11 @@ fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<WantedCo
         return vec![said(ACCEPTED, ("False", "Invalid", place.as_str()))];
     }
     // What one agent has seen, the others believe; of a conflict only as long as there can be one.
-    let event = about(conditions, CONTRADICTS, status).find(|c| c["status"] == "True");
-    let event = event.and_then(|c| c["message"].as_str());
+    let seen = about(conditions, CONTRADICTS, status).find(|c| c["status"] == "True");
+    let seen = seen.and_then(|c| c["message"].as_str());
     let still_can =
         |words: &&str| (status.may_contradict.iter()).any(|other| words.contains(other));
-    let contradicts = match (event.filter(still_can), status.contradicts.as_deref()) {
+    let contradicts = match (seen.filter(still_can), status.contradicts.as_deref()) {
         (Some(words), _) | (None, Some(words)) => ("True", "PodSeen", words),
         (None, None) if status.may_contradict.is_empty() => (
             "False",

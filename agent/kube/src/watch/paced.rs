@@ -2,10 +2,11 @@
 //! a server or a proxy that closes each of them would be asked without end.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
+use evictd_sys::mutex::locked;
 use kube::{
     Client,
     client::Body,
@@ -55,7 +56,7 @@ impl Watches {
                 let query = request.uri().query().unwrap_or_default();
                 let is_watch = query.split('&').any(|part| part == "watch=true");
                 if is_watch {
-                    watches.locked().open = None;
+                    locked(&watches.state).open = None;
                     watches.pause().await;
                 }
                 let answer = client.send(request).await?;
@@ -69,7 +70,7 @@ impl Watches {
     }
 
     fn note_opened(&self) {
-        let mut state = self.locked();
+        let mut state = locked(&self.state);
         (state.opened, state.open) = (Some(Instant::now()), Some(Instant::now()));
         self.opened.notify_one();
     }
@@ -77,7 +78,7 @@ impl Watches {
     /// Ends when a watch that was opened after `failed` has lasted: without objects no event tells.
     pub async fn lasts_since(&self, failed: Instant) {
         loop {
-            let open = self.locked().open.filter(|at| *at > failed);
+            let open = locked(&self.state).open.filter(|at| *at > failed);
             match open {
                 Some(at) if at.elapsed() >= SHORT => return,
                 Some(at) => tokio::time::sleep_until(at + SHORT).await,
@@ -88,7 +89,7 @@ impl Watches {
 
     /// The last watch is ended from here: however short it was, it has not failed.
     pub fn given_up(&self) {
-        self.locked().opened = None;
+        locked(&self.state).opened = None;
     }
 
     async fn pause(&self) {
@@ -99,18 +100,13 @@ impl Watches {
     }
 
     fn next_pause(&self, now: Instant) -> Option<Duration> {
-        let mut state = self.locked();
+        let mut state = locked(&self.state);
         let is_short = state.opened.is_some_and(|opened| now - opened < SHORT);
         if !is_short {
             state.backoff.reset();
             return None;
         }
         state.backoff.next()
-    }
-
-    fn locked(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing can panic while it is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,7 +125,7 @@ mod tests {
         let works_within = |time| timeout(time, watches.lasts_since(failed));
         assert!(works_within(Duration::from_millis(50)).await.is_err());
         watches.note_opened();
-        watches.locked().open = None;
+        locked(&watches.state).open = None;
         assert!(
             works_within(SHORT + SHORT / 4).await.is_err(),
             "it has ended"

@@ -7,7 +7,7 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use evictd_config::kube::{
@@ -19,6 +19,7 @@ use evictd_engine::{
     message::{DISRUPTION_TARGET, EVICTED, PHASE},
 };
 use evictd_store::record::shadow::KubeletEviction;
+use evictd_sys::mutex::locked;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
@@ -73,23 +74,17 @@ const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
 impl WatchedPods {
     /// Looks at the pod store or changes it.
     pub fn with<T>(&self, f: impl FnOnce(&mut PodStore) -> T) -> T {
-        // A panic while it was held has ended the agent already.
-        f(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut locked(&self.store))
     }
 
     /// Pods that the kubelet has evicted since this was asked last, the oldest first.
     pub fn kubelet_evictions(&self) -> Vec<KubeletEviction> {
-        std::mem::take(&mut self.evicted().untaken)
-    }
-
-    fn evicted(&self) -> MutexGuard<'_, KubeletEvictions> {
-        let evicted = self.kubelet_evictions.lock();
-        evicted.unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut locked(&self.kubelet_evictions).untaken)
     }
 
     /// Takes note that this agent gives the pod the status of an evicted one: it is none of the kubelet's.
     pub fn note_own_eviction(&self, uid: &str) {
-        self.evicted().note(uid);
+        locked(&self.kubelet_evictions).note(uid);
     }
 
     /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is not told of.
@@ -97,7 +92,7 @@ impl WatchedPods {
         let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted) else {
             return;
         };
-        let mut evicted = self.evicted();
+        let mut evicted = locked(&self.kubelet_evictions);
         if evicted.note(&pod.uid) && is_new && evicted.untaken.len() < MAX_UNTAKEN {
             evicted.untaken.push(KubeletEviction {
                 time: by_kubelet.time(Timestamp::now()).to_string(),
@@ -345,17 +340,19 @@ fn put(client: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
         Ok(pod) if watched.is_over => shared.with(|store| store.put_ended(&pod)),
         Ok(pod) => {
             let full_name = pod.to_string();
-            let oddities = shared.with(|store| store.put(pod));
-            if oddities.no_uid && counters.pods_without_uid.add_first() {
+            let (lacks_uid, is_mirror) = (pod.uid.is_empty(), pod.is_mirror);
+            let is_deleting = pod.is_deleting;
+            shared.with(|store| store.put(pod));
+            if lacks_uid && counters.pods_without_uid.add_first() {
                 tracing::warn!(pod = full_name, "a pod without UID is left out");
             }
-            if oddities.mirror && counters.mirror_pods.add_first() {
+            if is_mirror && counters.mirror_pods.add_first() {
                 tracing::info!(
                     pod = full_name,
                     "static pods are here; the API server has only their mirrors"
                 );
             }
-            if oddities.terminating && counters.terminating_pods.add_first() {
+            if is_deleting && counters.terminating_pods.add_first() {
                 tracing::info!(
                     pod = full_name,
                     "pods that are being deleted already are candidates as long as they hold memory"

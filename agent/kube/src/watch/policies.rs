@@ -14,7 +14,7 @@ use crate::{
     client::ApiClient,
     policy_document::{ClusterPolicies, GROUP, WatchedDocument},
     policy_status::StatusWriter,
-    watch::{Events, NotFoundCount, WatchFailure, WatchHandler, follow, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 type Watched = WatchedDocument<ClusterPolicies>;
@@ -35,7 +35,6 @@ pub async fn run(
         writer: Arc::clone(&writer),
         settled,
         incoming: Vec::new(),
-        absences: NotFoundCount::default(),
     };
     let looking = async {
         loop {
@@ -57,7 +56,6 @@ struct Policies {
     settled: channel::Sender<bool>,
     /// Policies that an unfinished list has brought so far.
     incoming: Vec<Value>,
-    absences: NotFoundCount,
 }
 
 impl WatchHandler for Policies {
@@ -113,12 +111,9 @@ impl WatchHandler for Policies {
 
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
         match failure {
-            WatchFailure::Absent => {
-                tracing::info!(
-                    "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
-                );
-                self.absences.begin();
-            }
+            WatchFailure::Absent => tracing::info!(
+                "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
+            ),
             WatchFailure::Forbidden => tracing::error!(
                 %error,
                 "a right is missing: list and watch evictionpolicies.{GROUP}; the policies known stay in force"
@@ -131,10 +126,8 @@ impl WatchHandler for Policies {
         self.settled.send_replace(true);
     }
 
-    fn still_failing(&mut self, failure: WatchFailure) {
-        if failure == WatchFailure::Absent && self.absences.again() {
-            self.policies.replace(&[]);
-        }
+    fn absent(&mut self) {
+        self.policies.replace(&[]);
     }
 
     fn recovered(&mut self) {

@@ -13,7 +13,7 @@ use tokio::sync::watch as channel;
 use crate::{
     client::ApiClient,
     policy_document::{GROUP, PolicyKind as _, TenantPolicies, WatchedDocument},
-    watch::{Events, NotFoundCount, WatchFailure, WatchHandler, follow, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 type Watched = WatchedDocument<TenantPolicies>;
@@ -28,7 +28,6 @@ pub async fn run(
         policies,
         settled,
         incoming: Vec::new(),
-        absences: NotFoundCount::default(),
     };
     run_watcher(&client, handler).await;
 }
@@ -38,7 +37,6 @@ struct Handler {
     settled: channel::Sender<bool>,
     /// Policies that an unfinished list has brought so far.
     incoming: Vec<Value>,
-    absences: NotFoundCount,
 }
 
 impl WatchHandler for Handler {
@@ -70,7 +68,6 @@ impl WatchHandler for Handler {
                 "the API server has no {}.{GROUP} (deploy/crds)",
                 TenantPolicies::PLURAL
             );
-            self.absences.begin();
         } else {
             tracing::warn!(%error, "the watch of tenants' policies has stopped: those known stay in force");
         }
@@ -79,10 +76,8 @@ impl WatchHandler for Handler {
         }
     }
 
-    fn still_failing(&mut self, failure: WatchFailure) {
-        if failure == WatchFailure::Absent && self.absences.again() {
-            self.policies.replace_tenants(&[]);
-        }
+    fn absent(&mut self) {
+        self.policies.replace_tenants(&[]);
     }
 
     fn recovered(&mut self) {

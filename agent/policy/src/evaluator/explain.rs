@@ -6,7 +6,7 @@ use evictd_engine::{
     permit::{LastResort, Permission},
     units::SECOND,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use serde::{Deserialize, Serialize};
 
 use super::{EvaluatedPod, PolicyEvaluator, facts, restore::ENDING};
@@ -105,7 +105,7 @@ impl PolicyEvaluator {
         if !self.limiter.fleet_allows_paced(now) {
             return Some(BlockReason::FleetBrake);
         }
-        let state = self.state();
+        let state = locked(&self.state);
         let pod = &state.pods.get(uid)?.pod;
         let may_go = self
             .limiter
@@ -115,7 +115,7 @@ impl PolicyEvaluator {
 
     /// Explains every pod.
     pub fn explain(&self) -> Vec<Explanation> {
-        let state = self.state();
+        let state = locked(&self.state);
         let now = monotonic_ns();
         let pods = state.pods.values();
         pods.map(|held| self.explain_pod(held, now)).collect()

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -13,7 +13,7 @@ use evictd_engine::{
     permit::{LastResort, Permission},
     units::signed,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use futures::future::BoxFuture;
 
 use super::{
@@ -150,14 +150,9 @@ impl PolicyEvaluator {
         self.cluster_wanted.notified().await;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // After a panic the state is still the last known one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts policies in force.
     pub fn set_policies(&self, set: PolicySet) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         if state.set == set {
             return;
         }
@@ -178,7 +173,7 @@ impl PolicyEvaluator {
     /// Takes the pods of this node. All are evaluated when this returns, so that the fast path never sees a pod without
     /// a result.
     pub fn set_pods<P: ManagedPod + 'static>(&self, pods: &[Arc<P>]) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let mut before = std::mem::take(&mut state.pods);
         for managed in pods {
             let pod = managed.pod();
@@ -214,7 +209,7 @@ impl PolicyEvaluator {
 
     /// Evaluates all pods anew: answers get old, pods get older, usage changes.
     pub fn evaluate(&self) {
-        self.evaluate_all(&mut self.state());
+        self.evaluate_all(&mut locked(&self.state));
     }
 
     fn evaluate_all(&self, state: &mut State) {
@@ -261,13 +256,16 @@ impl PolicyEvaluator {
 
     /// Whether a pod of this node runs, and all that ran at a moment is gone, in nanoseconds of CLOCK_MONOTONIC.
     pub fn runs_anew(&self, uid: &str, since: u64) -> bool {
-        let pod = self.state().pods.get(uid).map(|held| Arc::clone(&held.pod));
+        let pod = locked(&self.state)
+            .pods
+            .get(uid)
+            .map(|held| Arc::clone(&held.pod));
         pod.is_some_and(|pod| pod.is_younger_than(since))
     }
 
     /// Why policies in shadow mode would have spared a pod.
     pub fn shadow_objection(&self, uid: &str) -> Option<String> {
-        let state = self.state();
+        let state = locked(&self.state);
         let held = state.pods.get(uid)?;
         let reason = held.shadow.reason.clone()?;
         let rules: Vec<String> = held.matched.shadow.iter().map(|a| a.name()).collect();

@@ -4,7 +4,7 @@
 use std::cell::LazyCell;
 
 use evictd_engine::{ManagedPod, Pod, limiter::RestoredEviction, units::SECOND};
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 
 use super::{PolicyEvaluator, State, quotas::QuotaKey};
 use crate::{Namespaces, PolicySet};
@@ -73,7 +73,7 @@ impl PolicyEvaluator {
         if let Some(last) = restored.iter().rfind(counts) {
             self.limiter.note_restored(last.at);
         }
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         state.restored = restored;
     }
 
@@ -99,13 +99,13 @@ impl PolicyEvaluator {
     /// CLOCK_MONOTONIC. They are not evicted again while processes of them are left. Call it before the first
     /// [`Self::set_pods`].
     pub fn await_end(&self, signalled: impl IntoIterator<Item = (String, u64)>) {
-        self.state().ending = signalled.into_iter().collect();
+        locked(&self.state).ending = signalled.into_iter().collect();
     }
 
     /// Looks whether pods that an earlier agent has killed are gone, and whether evicted pods run anew. One that the
     /// API server has not heard of (`is_reported`) may yet be deleted.
     pub fn refresh_evicted(&self, is_reported: bool) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let State { pods, ending, .. } = &mut *state;
         let now = monotonic_ns();
         ending.retain(|uid, signalled| match pods.get(uid) {

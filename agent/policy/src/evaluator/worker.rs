@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use evictd_engine::units::nanos;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use futures::FutureExt as _;
 use tokio::sync::Semaphore;
 
@@ -139,12 +139,14 @@ impl PolicyEvaluator {
             ..
         } = self.settings;
         let has_rules = |held: &super::EvaluatedPod| !held.matched.is_empty();
-        node_rate.is_some() || owner_rate.is_some() || self.state().pods.values().any(has_rules)
+        node_rate.is_some()
+            || owner_rate.is_some()
+            || locked(&self.state).pods.values().any(has_rules)
     }
 
     /// The questions that are due, and the time until the next one will be.
     fn due(&self, now: u64) -> (Vec<ProbeTask>, Duration) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let mut questions = Vec::new();
         let mut next = nanos(EVALUATION_INTERVAL);
         for (uid, held) in &mut state.pods {
@@ -195,20 +197,14 @@ impl PolicyEvaluator {
 
     async fn probe(&self, question: &ProbeTask) -> Result<(bool, Answer), String> {
         let limit = question.gate.timeout;
-        let answer = match &question.gate.probe {
-            Probe::Http(probe) => {
-                let asked = tokio::time::timeout(limit, self.ask_server(probe, question));
-                asked
-                    .await
-                    .unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?
+        let asked = tokio::time::timeout(limit, async {
+            match &question.gate.probe {
+                Probe::Http(probe) => self.ask_server(probe, question).await,
+                Probe::Object(probe) => self.ask_cluster(probe, question).await,
             }
-            Probe::Object(probe) => {
-                let asked = tokio::time::timeout(limit, self.ask_cluster(probe, question));
-                asked
-                    .await
-                    .unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?
-            }
-        };
+        });
+        let answer = asked.await;
+        let answer = answer.unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?;
         let Some(check) = &question.gate.check else {
             return Ok((answer.is_success(), answer));
         };
@@ -266,7 +262,7 @@ impl PolicyEvaluator {
         began: u64,
         results: Result<(bool, Answer), String>,
     ) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let State { pods, .. } = &mut *state;
         let Some(held) = pods.get_mut(&question.uid) else {
             return;

@@ -200,11 +200,5 @@ fn expression(
     name: &str,
     names: &[Name<'_>],
 ) -> Result<Option<Expression>, ConfigError> {
-    let Some(text) = fields.text(name)? else {
-        return Ok(None);
-    };
-    let parsed = Expression::parse(&text, names);
-    parsed
-        .map(Some)
-        .map_err(|e| ConfigError::text(fields.path_of(name), &text, e))
+    fields.text_as(name, |text| Expression::parse(text, names))
 }

@@ -26,10 +26,8 @@ impl ObjectProbe {
     pub(super) fn read(mut fields: ObjectDecoder, names: &[Name<'_>]) -> Result<Self, ConfigError> {
         let api_version = path_text(&mut fields, "apiVersion", true)?;
         let resource = path_text(&mut fields, "resource", false)?;
-        let path = fields.path_of("name");
         let name = expression(&mut fields, "name", names)?;
-        let name =
-            name.ok_or_else(|| ConfigError::value(path, &serde_json::Value::Null, "is missing"))?;
+        let name = name.ok_or_else(|| fields.missing("name"))?;
         let namespace = expression(&mut fields, "namespace", names)?;
         let namespaced = fields.boolean("namespaced")?.unwrap_or(true);
         fields.deny_unknown_fields()?;

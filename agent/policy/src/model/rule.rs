@@ -130,17 +130,12 @@ pub(super) fn read(mut fields: ObjectDecoder, gates: &[Gate]) -> Result<Rule, Co
     for (path, item) in bounded(&mut fields, "limits", 2)? {
         limits.push(limit(ObjectDecoder::open(&path, item)?)?);
     }
-    let no_execute = match fields.object("noExecute")? {
-        Some(mut object) => {
-            let taken = NoExecute {
-                unreachable: wait(&mut object, "unreachable")?,
-                not_ready: wait(&mut object, "notReady")?,
-            };
-            object.deny_unknown_fields()?;
-            taken
-        }
-        None => NoExecute::default(),
-    };
+    let no_execute = fields.section("noExecute", |object| {
+        Ok(NoExecute {
+            unreachable: wait(object, "unreachable")?,
+            not_ready: wait(object, "notReady")?,
+        })
+    })?;
     fields.deny_unknown_fields()?;
     Ok(Rule {
         name,
@@ -148,7 +143,7 @@ pub(super) fn read(mut fields: ObjectDecoder, gates: &[Gate]) -> Result<Rule, Co
         evict,
         order,
         limits,
-        no_execute,
+        no_execute: no_execute.unwrap_or_default(),
     })
 }
 
@@ -245,28 +240,12 @@ fn never_holds(when: &Expression) -> bool {
 }
 
 fn limit(mut fields: ObjectDecoder) -> Result<Limit, ConfigError> {
-    let count =
-        |fields: &mut ObjectDecoder, name: &str, least: u64| -> Result<Option<u32>, ConfigError> {
-            let path = fields.path_of(name);
-            let Some(value) = fields.optional(name) else {
-                return Ok(None);
-            };
-            let number = value
-                .as_u64()
-                .filter(|n| (least..=MAX_EVICTIONS_PER_QUOTA).contains(n));
-            let number = number.and_then(|n| u32::try_from(n).ok());
-            let reason =
-                format!("must be a whole number between {least} and {MAX_EVICTIONS_PER_QUOTA}");
-            number
-                .map(Some)
-                .ok_or_else(|| ConfigError::value(path, &value, reason))
-        };
     let path = fields.path_of("maxEvictedAtOnce");
     let limit = Limit {
         group_by: fields.text("groupBy")?,
-        max_evicted_at_once: count(&mut fields, "maxEvictedAtOnce", 1)?,
+        max_evicted_at_once: fields.whole("maxEvictedAtOnce", 1..=MAX_EVICTIONS_PER_QUOTA)?,
         period: fields.duration("period")?.unwrap_or(DEFAULT_PERIOD),
-        min_available: count(&mut fields, "minAvailable", 1)?,
+        min_available: fields.whole("minAvailable", 1..=MAX_EVICTIONS_PER_QUOTA)?,
     };
     if limit.max_evicted_at_once.is_none() && limit.min_available.is_none() {
         return Err(ConfigError::value(

@@ -28,8 +28,8 @@ fn document(name: &str, generation: i64, evict: &str) -> Value {
 
 /// Name and generation of the policies in force.
 fn in_force(store: &PolicyStore) -> Vec<(String, Option<i64>)> {
-    let set = store.state().set();
-    let policies = set.policies().iter();
+    let set = locked(&store.state).set();
+    let policies = set.policies.iter();
     policies.map(|p| (p.name.clone(), p.generation)).collect()
 }
 
@@ -159,7 +159,7 @@ fn what_is_damaged_in_memory_is_left_out() {
     .map(tenant);
     let objects = [json!("text"), json!(7), json!({"metadata": "text"})];
     store.restore(&objects, &[&tenants[..], &objects[..]].concat());
-    let state = store.state();
+    let state = locked(&store.state);
     let known: Vec<_> = state.tenants.keys().cloned().collect();
     assert_eq!(known, [("shop".to_owned(), "db".to_owned())]);
     assert!(state.objects.is_empty());
@@ -178,7 +178,7 @@ fn a_namespace_has_places_of_its_own() {
         })
     };
     let of = |namespace: &str| {
-        let state = store.state();
+        let state = locked(&store.state);
         let of = |key: &&(String, String)| key.0 == namespace;
         (
             state.tenants.keys().filter(of).count(),
@@ -203,13 +203,12 @@ fn a_namespace_has_places_of_its_own() {
     store.put_tenant(&policy("crowd", 4000, -1));
     assert_eq!(of("crowd"), (32, 0));
     assert!(
-        store
-            .state()
+        locked(&store.state)
             .tenants
             .contains_key(&("crowd".into(), "4000".into()))
     );
     assert!(store.tenants_need_list());
-    let in_force = || Vec::from_iter(store.state().tenants.keys().cloned());
+    let in_force = || Vec::from_iter(locked(&store.state).tenants.keys().cloned());
     let before = in_force();
     let listed = Vec::from_iter(crowd.iter().rev().cloned());
     store.replace_tenants(&listed);

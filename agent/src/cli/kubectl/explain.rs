@@ -4,10 +4,14 @@ use evictd_kube::fleet_client::{FleetClient, FleetError};
 use serde_json::{Value, json};
 
 use super::{json_of, word};
-use crate::cli::{CommandError, INSTALLED, OutputFormat, policy, table::bytes, to_json};
+use crate::cli::{
+    CommandError, INSTALLED, OutputFormat, policy,
+    table::{bytes, or_dash},
+    to_json,
+};
 
 /// What an agent knows of one of its pods.
-struct Explained {
+struct ExplainedPod {
     pod: String,
     node: String,
     /// Place of the pod in the order of eviction, from 0 on.
@@ -24,14 +28,14 @@ pub(super) async fn pod(
     name: &str,
     output: OutputFormat,
 ) -> Result<String, CommandError> {
-    let explained = Explained::ask(fleet, namespace, name).await?;
+    let explained = ExplainedPod::ask(fleet, namespace, name).await?;
     match output {
         OutputFormat::Json => explained.json(),
         OutputFormat::Table => Ok(explained.text()),
     }
 }
 
-impl Explained {
+impl ExplainedPod {
     async fn ask(fleet: &FleetClient, namespace: &str, name: &str) -> Result<Self, FleetError> {
         let pod = format!("{namespace}/{name}");
         let node = fleet.node_of(namespace, name).await?;
@@ -72,11 +76,7 @@ impl Explained {
 
     fn text(&self) -> String {
         let found = &self.top["pods"][self.place];
-        let amount = |field: &str| {
-            found[field]
-                .as_u64()
-                .map_or("-".to_owned(), |n| bytes(n.into()))
-        };
+        let amount = |field: &str| or_dash(found[field].as_u64().map(|n| bytes(n.into())));
         let mut text = format!(
             "{} on {}: {} of {} in the order of eviction for memory\n\
              uses {}, has requested {}, priority {}, {}\n",

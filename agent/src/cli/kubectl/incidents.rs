@@ -4,12 +4,7 @@ use evictd_kube::fleet_client::{AgentPod, FleetClient, FleetError};
 use serde_json::{Value, json};
 
 use super::{json_of, word};
-use crate::cli::{
-    CommandError, OutputFormat,
-    report::NOT_AGREED,
-    table::{Alignment, Table},
-    to_json,
-};
+use crate::cli::{CommandError, OutputFormat, report::NOT_AGREED, table::Table, to_json};
 
 /// Incidents that are listed without `--all`.
 const NEWEST: usize = 20;
@@ -145,14 +140,7 @@ async fn ask_for_incidents(
 }
 
 fn table_of(evictions: &[Value]) -> String {
-    let mut table = Table::new(&[
-        ("TIME", Alignment::Left),
-        ("NODE", Alignment::Left),
-        ("POD", Alignment::Left),
-        ("SIGNAL", Alignment::Left),
-        ("NOTE", Alignment::Left),
-        ("INCIDENT", Alignment::Left),
-    ]);
+    let mut table = Table::new("TIME  NODE  POD  SIGNAL  NOTE  INCIDENT");
     for eviction in evictions {
         let text = |field: &str| word(eviction, field).to_owned();
         let note = match (eviction["error"].as_str(), eviction["shadow"] == true) {

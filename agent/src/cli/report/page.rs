@@ -11,7 +11,7 @@ use evictd_store::{
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{amount, expectation, heading, name, notes, priority, urgency};
-use crate::cli::table::bytes;
+use crate::cli::table::{bytes, or_dash};
 
 const STYLE: &str = include_str!("page.css");
 /// The policy for browsers: the page loads and runs nothing.
@@ -232,7 +232,6 @@ fn bar(
 }
 
 fn ranking(incident: &Incident) -> Markup {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     html! { table {
         thead { tr {
             th { "#" } th { "pod" } th.number { "usage" } th.number { "request" } th.number { "priority" }
@@ -246,7 +245,7 @@ fn ranking(incident: &Incident) -> Markup {
                 td.number data-label="request" { (bytes(pod.request.into())) }
                 td.number data-label="priority" { (priority(pod)) }
                 td data-label="QoS" { (pod.qos_class) }
-                td.number data-label="OOM score" { (or_dash(pod.oom_score_adj.map(|n| n.to_string()))) }
+                td.number data-label="OOM score" { (or_dash(pod.oom_score_adj)) }
                 td data-label="why there" { (reason(pod)) }
             }
         } }

@@ -6,7 +6,7 @@ use evictd_store::record::{EvictionRecord, Record, oom_kill::OomCause};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use crate::cli::table::{Alignment, Table};
+use crate::cli::table::{Table, or_dash};
 
 /// Time after a decision in which an eviction or kill is its counterpart: the kubelet's pressure transition period.
 const CONSEQUENCES: SignedDuration = SignedDuration::from_mins(5);
@@ -264,13 +264,7 @@ impl Comparison {
             text += &format!("  of {young} it is too early to say: they are less than 5 min old\n");
         }
         if !self.would_evict.is_empty() {
-            let mut table = Table::new(&[
-                ("TIME", Alignment::Left),
-                ("POD", Alignment::Left),
-                ("SIGNAL", Alignment::Left),
-                ("KUBELET", Alignment::Left),
-                ("OOM KILLER", Alignment::Left),
-            ]);
+            let mut table = Table::new("TIME  POD  SIGNAL  KUBELET  OOM KILLER");
             for decision in &self.would_evict {
                 table.row([
                     decision.time.clone(),
@@ -293,16 +287,10 @@ impl Comparison {
 }
 
 fn cell(foreign: Option<&Foreign>) -> String {
-    foreign.map_or_else(
-        || "-".to_owned(),
-        |f| {
-            format!(
-                "{} after {:.1} s",
-                f.pod,
-                f.after_seconds.unwrap_or_default()
-            )
-        },
-    )
+    or_dash(foreign.map(|foreign| {
+        let after = foreign.after_seconds.unwrap_or_default();
+        format!("{} after {after:.1} s", foreign.pod)
+    }))
 }
 
 #[cfg(test)]

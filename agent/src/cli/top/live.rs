@@ -56,13 +56,12 @@ fn show(
             past = (Instant::now(), self::past(&watch.config.state_dir));
         }
         loop {
-            let frame = watch.frame(&sample);
-            let mut signals = frame.signals();
+            let mut signals = watch.signals(&sample);
             // Signals that cannot be read here come last, and memory first.
             signals.sort_by_key(|s| (s.available.is_none(), s.signal != Signal::MemoryAvailable));
             let signal = state.signal(&signals).unwrap_or(Signal::MemoryAvailable);
             let view = View {
-                pods: frame.pods(signal),
+                pods: watch.pods(&sample, signal),
                 signals,
                 signal,
                 pressure: pressure(),

@@ -18,7 +18,7 @@ use crate::cli::{
     rank::PodJson,
     report::note,
     signals::{SignalJson, duration},
-    table::amount_of,
+    table::{amount_of, or_dash},
 };
 
 /// Columns of a bar, without its frame.
@@ -216,12 +216,7 @@ fn draw_signals(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
         "NONE IN",
     ]);
     let rows = view.signals.iter().map(|s| {
-        let amount = |amount: Option<i64>| {
-            amount.map_or_else(
-                || "-".to_owned(),
-                |a| amount_of(s.signal.resource(), a.into()),
-            )
-        };
+        let amount = |amount: i64| amount_of(s.signal.resource(), amount.into());
         let is_soon = s
             .until_threshold_seconds
             .is_some_and(|seconds| seconds < SOON);
@@ -233,11 +228,10 @@ fn draw_signals(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
         Row::new([
             s.name(),
             bar(s),
-            amount(s.available),
+            or_dash(s.available.map(amount)),
             s.threshold(),
             s.met_in(),
-            s.until_exhausted_seconds
-                .map_or_else(|| "-".to_owned(), duration),
+            or_dash(s.until_exhausted_seconds.map(duration)),
         ])
         .style(style)
     });
@@ -307,9 +301,7 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
     let [_, name, ..] = Layout::horizontal(widths).spacing(1).areas::<6>(table);
     let name = usize::from(name.width);
     let rows = pods.iter().skip(state.offset).map(|(place, pod)| {
-        let amount = |amount: Option<i128>| {
-            amount.map_or_else(|| "-".to_owned(), |a| amount_of(resource, a))
-        };
+        let amount = |amount: u64| amount_of(resource, amount.into());
         let bytes = |rate: f64| amount_of(Resource::Memory, rate as i128);
         let style = match (pod.predicted_eviction_victim, pod.predicted_oom_victim) {
             (true, _) => state.style(Color::Red).add_modifier(Modifier::BOLD),
@@ -319,12 +311,9 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
         Row::new([
             Cell::from((place + 1).to_string()),
             Cell::from(shortened(&pod.pod, name)),
-            Cell::from(amount(pod.usage.map(Into::into))),
-            Cell::from(pod.growth.map_or_else(|| "-".to_owned(), bytes)),
-            Cell::from(
-                pod.until_limit_seconds
-                    .map_or_else(|| "-".to_owned(), duration),
-            ),
+            Cell::from(or_dash(pod.usage.map(amount))),
+            Cell::from(or_dash(pod.growth.map(bytes))),
+            Cell::from(or_dash(pod.until_limit_seconds.map(duration))),
             Cell::from(Span::raw(reason(pod, resource))),
         ])
         .style(style)

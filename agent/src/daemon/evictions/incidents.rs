@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use evictd_engine::{
     ManagedPod as _, Pod, PodUsage, RankKey, Ranked, Ranking, Resource, Signal, Usages,
     model::settings::{Mode, RankingStrategy},
-    oom_badness, oom_score_adj,
+    oom_badness,
     pace::PaceInputs,
     recorder::SignalSample,
 };
@@ -26,16 +26,6 @@ const PODS: usize = 16;
 fn working_set(entry: &Arc<PodEntry>) -> Option<u64> {
     let memory = entry.open_memory().ok()?;
     Some(memory.read().ok()?.working_set())
-}
-
-/// The oom_score_adj that the kubelet gives a pod's containers on a node of this capacity, in bytes.
-fn score_adj(pod: &Pod, capacity: u64) -> i32 {
-    oom_score_adj(
-        pod.qos,
-        pod.is_node_critical(),
-        pod.memory_request,
-        capacity,
-    )
 }
 
 impl Agent {
@@ -141,7 +131,7 @@ impl Agent {
                 .iter()
                 .find(|explanation| explanation.uid == ranked.pod.uid);
             RankedPod {
-                oom_score_adj: Some(score_adj(ranked.pod, scored_by)),
+                oom_score_adj: Some(ranked.pod.oom_score_adj(scored_by)),
                 place: (position >= PODS).then_some(position + 1),
                 ..self.ranked_pod(ranked, explanation, incident)
             }
@@ -189,7 +179,7 @@ impl Agent {
     fn choice_of_oom_killer<'a>(&self, ranked: &[Ranked<'a>], scored_by: u64) -> Option<&'a Pod> {
         let capacity = self.memory.node.capacity();
         let badness = |ranked: &Ranked<'a>| {
-            let points = oom_badness(ranked.usage?, score_adj(ranked.pod, scored_by), capacity);
+            let points = oom_badness(ranked.usage?, ranked.pod.oom_score_adj(scored_by), capacity);
             Some((points, ranked.pod.to_string(), ranked.pod))
         };
         let worst = ranked.iter().filter_map(badness);

@@ -5,10 +5,11 @@ use std::{
     io::ErrorKind,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletSource};
+use evictd_sys::mutex::locked;
 
 /// What follows from `cgroupsPerQOS: false`.
 pub const NO_PODS: &str = "pods have no cgroups of their own, and none is evicted";
@@ -130,7 +131,7 @@ impl ConfigSource {
     /// What the kubelet has answered to `/configz` and was not read yet. One that is in force is read again where another one
     /// was refused since.
     fn new_answer(&self) -> Option<KubeletDocument> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = locked(&self.answer);
         let answer = answer.clone().filter(|_| self.goes_by_configz())?;
         let is_in_force = !self.lacks_kubelet() && answer.document == self.kubelet.document;
         let is_known =
@@ -257,14 +258,19 @@ mod tests {
 
     use super::*;
 
-    fn look(origin: &mut ConfigSource, known: &Config) -> Option<Result<Config, ConfigError>> {
-        let found = origin.reader(known, false)();
-        origin.take(found)
+    fn load(path: &Path) -> Config {
+        let loaded = Config::load_with_stand_in(path, None, &KubeletDocument::default());
+        loaded.unwrap().0
     }
 
-    fn read(origin: &mut ConfigSource, known: &Config) -> Result<Config, ConfigError> {
-        let found = origin.reader(known, true)();
-        origin.take(found).unwrap()
+    fn look(source: &mut ConfigSource, known: &Config) -> Option<Result<Config, ConfigError>> {
+        let found = source.reader(known, false)();
+        source.take(found)
+    }
+
+    fn read(source: &mut ConfigSource, known: &Config) -> Result<Config, ConfigError> {
+        let found = source.reader(known, true)();
+        source.take(found).unwrap()
     }
 
     /// A start takes its time: it waits for an API server, or is kept from running.
@@ -277,19 +283,19 @@ mod tests {
             fs::write(&path, config.to_string()).unwrap();
         };
         write("100Mi");
-        let mut origin = ConfigSource::new(&path, None, KubeletDocument::default(), false);
-        let known = Config::load(&path).unwrap();
-        let config = origin.load(&known).unwrap();
-        assert!(look(&mut origin, &config).is_none());
+        let mut source = ConfigSource::new(&path, None, KubeletDocument::default(), false);
+        let known = load(&path);
+        let config = source.load(&known).unwrap();
+        assert!(look(&mut source, &config).is_none());
         write("1000Mi");
-        assert!(look(&mut origin, &config).is_none(), "it may go on");
-        let changed = look(&mut origin, &config).unwrap().unwrap();
+        assert!(look(&mut source, &config).is_none(), "it may go on");
+        let changed = look(&mut source, &config).unwrap().unwrap();
         assert_ne!(changed, config);
-        assert!(look(&mut origin, &changed).is_none());
-        assert_eq!(read(&mut origin, &changed).unwrap(), changed);
+        assert!(look(&mut source, &changed).is_none());
+        assert_eq!(read(&mut source, &changed).unwrap(), changed);
         // A shell truncates a file before it writes it, and a disk may be full.
         fs::write(&path, "").unwrap();
-        let error = read(&mut origin, &changed).unwrap_err();
+        let error = read(&mut source, &changed).unwrap_err();
         assert!(error.to_string().ends_with("the file is empty"), "{error}");
     }
 
@@ -299,24 +305,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (own, kubelet) = (dir.path().join("own"), dir.path().join("kubelet"));
         fs::write(&own, r#"{"shadow": true}"#).unwrap();
-        let mut origin = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
-        let known = Config::load(&own).unwrap();
-        let config = origin.load(&known).unwrap();
-        let refuses_once = |origin: &mut ConfigSource| {
+        let mut source = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
+        let known = load(&own);
+        let config = source.load(&known).unwrap();
+        let refuses_once = |source: &mut ConfigSource| {
             fs::write(&own, "").unwrap();
-            assert!(look(origin, &config).is_none(), "it may be written");
-            let error = look(origin, &config).unwrap().unwrap_err();
+            assert!(look(source, &config).is_none(), "it may be written");
+            let error = look(source, &config).unwrap().unwrap_err();
             assert!(error.to_string().ends_with("the file is empty"), "{error}");
-            assert!(look(origin, &config).is_none());
-            assert!(look(origin, &config).is_none());
+            assert!(look(source, &config).is_none());
+            assert!(look(source, &config).is_none());
         };
         // Beside a kubelet's file that is missing, and beside one that is tried again at each look.
-        refuses_once(&mut origin);
+        refuses_once(&mut source);
         fs::create_dir(&kubelet).unwrap();
         fs::write(&own, r#"{"shadow": true}"#).unwrap();
-        assert!(look(&mut origin, &config).is_none());
-        assert_eq!(look(&mut origin, &config).unwrap().unwrap(), config);
-        refuses_once(&mut origin);
+        assert!(look(&mut source, &config).is_none());
+        assert_eq!(look(&mut source, &config).unwrap().unwrap(), config);
+        refuses_once(&mut source);
     }
 
     /// What keeps a file from being read may be mended by other rights, or by itself: no stamp tells of that.
@@ -327,39 +333,39 @@ mod tests {
         fs::write(&own, "{}").unwrap();
         let text = r#"{"evictionHard": {"memory.available": "3Gi"}}"#;
         fs::write(&kubelet, text).unwrap();
-        let mut origin = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
-        let known = Config::load(&own).unwrap();
-        let config = origin.load(&known).unwrap();
+        let mut source = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
+        let known = load(&own);
+        let config = source.load(&known).unwrap();
         assert_ne!(config.eviction, known.eviction);
-        assert!(look(&mut origin, &config).is_none());
+        assert!(look(&mut source, &config).is_none());
         // As after a start that was refused the file.
-        origin.kubelet = KubeletDocument {
+        source.kubelet = KubeletDocument {
             unreadable: Some(Unreadable::File("permission denied".to_owned())),
             ..KubeletDocument::default()
         };
-        assert_eq!(look(&mut origin, &known).unwrap().unwrap(), config);
-        assert!(look(&mut origin, &config).is_none());
+        assert_eq!(look(&mut source, &known).unwrap().unwrap(), config);
+        assert!(look(&mut source, &config).is_none());
         // Without the drop-ins, at each look: that is told once.
         let gone = Unreadable::File("gone".to_owned());
-        origin.kubelet.unreadable = Some(gone.clone());
-        let found = origin.reader(&config, false)();
-        let mut again = origin.reader(&config, false)();
+        source.kubelet.unreadable = Some(gone.clone());
+        let found = source.reader(&config, false)();
+        let mut again = source.reader(&config, false)();
         if let Some(Ok(read)) = &mut again.read {
             read.1.unreadable = Some(gone);
         }
-        assert!(origin.take(again).is_none());
-        assert!(origin.take(found).is_some(), "it can be read");
+        assert!(source.take(again).is_none());
+        assert!(source.take(found).is_some(), "it can be read");
         // The agent's own file: refused once.
         fs::remove_file(&own).unwrap();
-        assert!(look(&mut origin, &config).is_none());
-        assert!(look(&mut origin, &config).unwrap().is_err());
-        assert!(origin.reader(&config, false)().read.is_none(), "it is gone");
-        assert!(look(&mut origin, &config).is_none());
-        assert!(read(&mut origin, &config).is_err(), "asked");
+        assert!(look(&mut source, &config).is_none());
+        assert!(look(&mut source, &config).unwrap().is_err());
+        assert!(source.reader(&config, false)().read.is_none(), "it is gone");
+        assert!(look(&mut source, &config).is_none());
+        assert!(read(&mut source, &config).is_err(), "asked");
         fs::write(&own, "{}").unwrap();
-        assert!(look(&mut origin, &config).is_none(), "it may go on");
-        assert_eq!(look(&mut origin, &config).unwrap().unwrap(), config);
-        assert!(look(&mut origin, &config).is_none());
+        assert!(look(&mut source, &config).is_none(), "it may go on");
+        assert_eq!(look(&mut source, &config).unwrap().unwrap(), config);
+        assert!(look(&mut source, &config).is_none());
     }
 
     #[test]
@@ -368,32 +374,32 @@ mod tests {
         let path = dir.path().join("config.json");
         fs::write(&path, "{}").unwrap();
         let late = KubeletDocument::without_configz("it has not answered");
-        let mut origin = ConfigSource::new(&path, None, late, false);
-        let mut running = origin.load(&Config::load(&path).unwrap()).unwrap();
+        let mut source = ConfigSource::new(&path, None, late, false);
+        let mut running = source.load(&load(&path)).unwrap();
         for amount in ["1Gi", "2Gi"] {
-            assert!(look(&mut origin, &running).is_none());
+            assert!(look(&mut source, &running).is_none());
             let answer = json!({"evictionHard": {"memory.available": amount}});
-            *origin.answer.lock().unwrap() = Some(KubeletDocument::from_configz(answer));
-            let changed = look(&mut origin, &running).unwrap().unwrap();
+            *source.answer.lock().unwrap() = Some(KubeletDocument::from_configz(answer));
+            let changed = look(&mut source, &running).unwrap().unwrap();
             assert_ne!(changed.eviction, running.eviction, "{amount}");
-            assert!(look(&mut origin, &changed).is_none(), "{amount}");
+            assert!(look(&mut source, &changed).is_none(), "{amount}");
             running = changed;
         }
         // One that is refused is read once, and holds up no change of the agent's own file.
-        let good = origin.answer.lock().unwrap().clone();
+        let good = source.answer.lock().unwrap().clone();
         let bad = json!({"evictionSoft": {"memory.available": "3Gi"}});
-        *origin.answer.lock().unwrap() = Some(KubeletDocument::from_configz(bad));
-        assert!(look(&mut origin, &running).unwrap().is_err());
-        assert!(look(&mut origin, &running).is_none());
+        *source.answer.lock().unwrap() = Some(KubeletDocument::from_configz(bad));
+        assert!(look(&mut source, &running).unwrap().is_err());
+        assert!(look(&mut source, &running).is_none());
         fs::write(&path, r#"{"shadow": true}"#).unwrap();
-        assert!(look(&mut origin, &running).is_none(), "it may go on");
-        assert!(look(&mut origin, &running).unwrap().unwrap().shadow);
-        assert!(look(&mut origin, &running).unwrap().is_err(), "once more");
-        assert!(look(&mut origin, &running).is_none());
+        assert!(look(&mut source, &running).is_none(), "it may go on");
+        assert!(look(&mut source, &running).unwrap().unwrap().shadow);
+        assert!(look(&mut source, &running).unwrap().is_err(), "once more");
+        assert!(look(&mut source, &running).is_none());
         // The kubelet goes back to what is in force.
-        *origin.answer.lock().unwrap() = good;
-        assert!(look(&mut origin, &running).unwrap().is_ok());
-        assert!(look(&mut origin, &running).is_none());
+        *source.answer.lock().unwrap() = good;
+        assert!(look(&mut source, &running).unwrap().is_ok());
+        assert!(look(&mut source, &running).is_none());
     }
 
     /// Another file of the kubelet's takes effect at the next start, with all that it says.
@@ -416,16 +422,16 @@ mod tests {
             )
         };
         let path = own(&one);
-        let mut origin = ConfigSource::new(&path, None, KubeletDocument::default(), false);
-        let known = Config::load(&path).unwrap();
-        let running = origin.load(&known).unwrap();
+        let mut source = ConfigSource::new(&path, None, KubeletDocument::default(), false);
+        let known = load(&path);
+        let running = source.load(&known).unwrap();
         own(&other);
-        let changed = read(&mut origin, &running).unwrap();
+        let changed = read(&mut source, &running).unwrap();
         assert_ne!(changed.cluster, running.cluster);
         assert_eq!(changed.eviction, running.eviction);
         // Its own file is followed.
         kubelet("one", "3Gi");
-        let changed = read(&mut origin, &running).unwrap();
+        let changed = read(&mut source, &running).unwrap();
         assert_ne!(changed.eviction, running.eviction);
     }
 }

@@ -4,7 +4,7 @@
 mod config_source;
 
 use std::{
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use evictd_config::{Config, KubeletDocument};
 use evictd_engine::{Signal, limiter::EvictionLimiter, units::nanos};
 use evictd_fastpath::FastPathSettings;
 use evictd_kube::configz;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 use tokio::task::AbortHandle;
 
 use super::{
@@ -65,7 +65,7 @@ impl ConfigWatch {
             let newest = Arc::clone(&source.answer);
             let take = move |document| {
                 let answer = Some(KubeletDocument::from_configz(document));
-                *newest.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+                *locked(&newest) = answer;
             };
             tokio::spawn(configz::follow(cluster, awaits_kubelet, take)).abort_handle()
         });
@@ -118,11 +118,7 @@ impl Agent {
         if let Some(configz) = configz {
             configz.abort();
             // It would be an old one where the file goes again.
-            *watch
-                .source
-                .answer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = None;
+            *locked(&watch.source.answer) = None;
             tracing::info!("{CONFIGZ_UNUSED}");
         }
         let is_known = watch.awaits_kubelet && !watch.source.lacks_kubelet();

@@ -3,11 +3,12 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use evictd_config::{Config, FilesystemPaths};
 use evictd_node::fs::mounts::superblock_of;
+use evictd_sys::mutex::locked;
 
 use crate::daemon::background::SingleFlight;
 
@@ -43,7 +44,7 @@ impl RuntimeDiskCheck {
         // Without a thread the next answer of the runtime is compared.
         let _ = thread.spawn(move || {
             let found = compare();
-            let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut logged = locked(&logged);
             for difference in found.iter().filter(|found| !logged.contains(found)) {
                 tracing::warn!("{difference}");
             }

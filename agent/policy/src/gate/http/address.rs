@@ -4,9 +4,10 @@ use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _},
-    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    sync::{Arc, LazyLock, Mutex, Weak},
 };
 
+use evictd_sys::mutex::locked;
 use ipnet::{IpNet, Ipv4Net};
 use tokio::{net::TcpStream, task::JoinSet};
 
@@ -193,7 +194,7 @@ async fn look_up<T: Send + 'static>(
     resolve: impl FnOnce(&str) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let turns = {
-        let mut all = LOOKUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&LOOKUPS);
         all.retain(|_, turns| turns.strong_count() > 0);
         let known = all.get(name).and_then(Weak::upgrade);
         let turns = known.unwrap_or_default();

@@ -59,18 +59,12 @@ pub(super) fn secret_name(
     fields: &mut ObjectDecoder,
     name: &str,
 ) -> Result<Option<String>, ConfigError> {
-    let Some(text) = fields.text(name)? else {
-        return Ok(None);
-    };
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if !text.is_empty() && !text.starts_with('.') && text.chars().all(good) {
-        return Ok(Some(text));
-    }
-    Err(ConfigError::text(
-        fields.path_of(name),
-        &text,
-        "must be the name of a file in gateSecrets",
-    ))
+    fields.text_as(name, |text| {
+        let is_name = !text.is_empty() && !text.starts_with('.') && text.chars().all(good);
+        let wrong = "must be the name of a file in gateSecrets";
+        is_name.then(|| text.to_owned()).ok_or(wrong)
+    })
 }
 
 /// The directory with tokens and certificates. Each use reads the file again, because Kubernetes updates mounted
