@@ -461,8 +461,13 @@ impl PodDeleter {
 
     /// The pod does not run again: only its Events are left to send.
     fn done(&mut self, mut job: Job) {
-        // After a refusal the files stay as well.
-        if !job.is_refusal_logged && self.awaited.remove(&job.eviction.id).is_some() {
+        // After a refusal the files stay as well. A tenant may have any number of pods above limits of their own, which hold back
+        // no other pod then.
+        let cause = Cause::named(&job.eviction.signal);
+        let is_of_limit = matches!(cause, Some(Cause::LocalStorage(_)));
+        if (is_of_limit || !job.is_refusal_logged)
+            && self.awaited.remove(&job.eviction.id).is_some()
+        {
             self.publish_awaited();
         }
         if !job.is_taken_back {

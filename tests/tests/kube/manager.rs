@@ -455,18 +455,41 @@ fn no_pod_goes_for_files_while_the_first_delete_after_a_restart_hangs() {
     });
 }
 
+/// A node whose disk is short until two pods have gone for their files, and an API server that answers so to each DELETE.
+fn with_large_and_small(
+    name: &str,
+    disk: &Disk,
+    volume: &Value,
+    status: u16,
+) -> (ClusterNode, [Hog; 2]) {
+    let member = with_threshold(name, disk, BYTES, "40%");
+    let hogs = [("large", 1, 25), ("small", 2, 20)]
+        .map(|(name, number, mib)| with_dump(&member, disk, name, number, mib).0);
+    with_empty_dir(&member, disk, "large", 1, volume);
+    let status = InjectedFault::Status(status);
+    member.server.fails("DELETE", "/pods/", 1000, status);
+    (member, hogs)
+}
+
+// R8, R40: a tenant could have any number of such pods.
+#[test]
+fn the_refused_delete_of_a_pod_above_its_own_limit_holds_back_no_other() {
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let limit = json!({ "sizeLimit": "10Mi" });
+    let (member, _hogs) = with_large_and_small("refusedlimit", &disk, &limit, 403);
+    let _agent = member.start().unwrap();
+    assert_eq!(member.evicted(1), ["large"]);
+    assert!(member.wait(Duration::from_secs(120), |m| m.evictions().len() > 1));
+    assert_eq!(member.evictions()[1].name, "small");
+}
+
 fn no_second_pod_goes_for_files(
     name: &str,
     volume: &Value,
     meanwhile: impl FnOnce(&ClusterNode, Agent) -> Agent,
 ) {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let member = with_threshold(name, &disk, BYTES, "40%");
-    let mut hogs = [("large", 1, 25), ("small", 2, 20)]
-        .map(|(name, number, mib)| with_dump(&member, &disk, name, number, mib).0);
-    with_empty_dir(&member, &disk, "large", 1, volume);
-    let unavailable = InjectedFault::Status(503);
-    member.server.fails("DELETE", "/pods/", 1000, unavailable);
+    let (member, mut hogs) = with_large_and_small(name, &disk, volume, 503);
     let agent = member.start().unwrap();
     assert_eq!(member.evicted(1), ["large"]);
     let _agent = meanwhile(&member, agent);
