@@ -60,7 +60,7 @@ pub use planner::node_reclaim::{
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeBounds,
-    NodeRate, NodeState, Plan, PlannerSettings, SignalForecast, Snapshot, Timing,
+    NodeState, Plan, PlannerSettings, SignalForecast, Snapshot, Timing,
 };
 pub use planner::restored::{
     RestoredOwnerEviction, RestoredPending, RestoredRecreation, RestoredState,

@@ -13,11 +13,11 @@ use std::{
 
 pub use self::kind::EvictionKind;
 use crate::{
-    CandidateState, ManagedPod, NodeBounds, NodeRate, Pod,
+    CandidateState, ManagedPod, NodeBounds, Pod,
     eviction_state::EvictionState,
     limiter::{fleet::FleetHold, quota::Quota},
     model::settings::Mode,
-    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD},
+    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD, NodeRate},
     units::signed,
 };
 

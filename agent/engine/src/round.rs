@@ -6,14 +6,14 @@
 mod relief;
 
 use crate::{
-    Among, Candidate, CandidateState, NodeRate,
+    Among, Candidate, CandidateState,
     counter_history::CounterHistory,
     growers::{Grower, Largest, MAX_GROWERS, WATCHED},
     limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
     pace::{PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::LastResort,
+    permit::{LastResort, NodeRate},
     round::relief::{NextVictim, Relief},
     select::{
         SelectionCriteria, UrgentGrowth, eligible_growth, goes_by_order_alone, is_eligible,

@@ -5,12 +5,12 @@
 //! enough to read exactly those pods that come first by their bounds: the pod that is first by an exact value, is
 //! first.
 
-use super::{NodeRate, QosClass, RankInputs, RankKey, Resource};
+use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
     growth::grown_in,
     kubelet_times::MONITORING_INTERVAL_NS,
     model::settings::RankingStrategy,
-    permit::MAX_EVICTIONS_PER_QUOTA,
+    permit::{MAX_EVICTIONS_PER_QUOTA, NodeRate},
     select::top::{Place, TopCandidates},
 };
 

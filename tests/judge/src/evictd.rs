@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, NodeRate, SelectionCriteria, Signal,
+    Candidate, CandidateState, SelectionCriteria, Signal,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
@@ -18,7 +18,7 @@ use evictd_engine::{
     },
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::{LastResort, Permission},
+    permit::{LastResort, NodeRate, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, Notification, ScopeState, pod_readings},
     shortage::LimitedGrowth,

@@ -46,6 +46,28 @@ fn above_request_goes_first_then_priority_then_excess() {
 }
 
 #[test]
+fn a_pod_of_unknown_priority_goes_after_all_others() {
+    let mut pods = [
+        candidate(0, 0, 500),
+        candidate(1000, 400, 300),
+        candidate(0, 0, 100),
+    ];
+    pods[0].inputs.priority_unknown = true;
+    pods[2].inputs.qos = QosClass::Guaranteed;
+    for strategy in [
+        RankingStrategy::Kubelet,
+        RankingStrategy::Qos,
+        RankingStrategy::Usage,
+    ] {
+        let rules = SelectionCriteria { strategy, ..RULES };
+        let mut pods = pods;
+        let order = order(&mut pods, rules);
+        assert_eq!(order.len(), 3, "{strategy:?}");
+        assert_eq!(order.last(), Some(&0), "{strategy:?}: {order:?}");
+    }
+}
+
+#[test]
 fn only_pods_that_may_be_first_are_read() {
     // R40: the bound of the first is far too high, those of the others are not.
     let mut pods = [
@@ -327,13 +349,8 @@ fn what_others_give_back_makes_a_small_growth_no_main_one() {
     };
     let read = |_, usage| (usage, usage);
     let rate = NodeRate::default();
-    assert!(pass_over_in_vain(
-        &mut candidates,
-        RULES,
-        growth,
-        rate,
-        read
-    ));
+    let any = pass_over_in_vain(&mut candidates, RULES, growth, rate, read);
+    assert!(any);
     assert_eq!(first(&mut candidates, RULES), Some(1));
 }
 

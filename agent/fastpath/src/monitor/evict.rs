@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, NodeRate, Observation, Observations, Resource, SelectionCriteria,
+    CandidateState, Observation, Observations, Resource, SelectionCriteria,
     growers::{Grower, WATCHED},
     limiter::{EvictionKind, ShadowChooser},
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::LastResort,
+    permit::{LastResort, NodeRate},
     record::{KillOutcome, Stages},
     round::{self, Attempt, Candidates, Choice, Outcome, Pods, Round},
     terminating::{Terminating, VictimReading},
