@@ -7,13 +7,8 @@ mod machine_estimate;
 use std::io;
 
 use evictd_engine::{
-    accounting::MemorySample,
-    flush_deadline::{FlushDeadline, FlushInputs},
-    growth::Headroom,
-    model::settings::MemoryHook,
-    pace::Pace,
-    shortage::Shortage,
-    units::SECOND,
+    accounting::MemorySample, flush_deadline::FlushDeadline, growth::Headroom,
+    model::settings::MemoryHook, pace::Pace, shortage::Shortage, units::SECOND,
 };
 use evictd_node::{
     cgroup::memory::Version,
@@ -226,8 +221,11 @@ impl WatchedScope {
     /// Whether the counter alone does not tell that memory is short, and the fastest growth could have used up what the
     /// statistics said was left at the last flush: page cache that they still show may have become something else.
     fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
-        let inputs = FlushInputs::of(&self.sample, self.scope.capacity(), fastest_growth);
-        self.scope.is_limited() && self.flush.is_due(now, inputs)
+        let capacity = self.scope.capacity();
+        self.scope.is_limited()
+            && self
+                .flush
+                .is_due(now, &self.sample, capacity, fastest_growth)
     }
 
     /// The statistics were flushed at `now` without a sample.

@@ -8,7 +8,7 @@ use evictd_engine::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
     counter_history::CounterHistory,
-    flush_deadline::{FlushDeadline, FlushInputs},
+    flush_deadline::FlushDeadline,
     growers::{Grower, Growers, WATCHED, WATCHED_BEFOREHAND, WATCHED_LIMITED, counter_jump},
     kubelet_times::MONITORING_INTERVAL_NS,
     limiter::{EvictionKind, EvictionLimiter, Rate},
@@ -251,8 +251,10 @@ impl Evictd {
             return (reading, 0);
         }
         let (fastest, capacity) = (world.incident.fastest, world.incident.capacity);
-        let inputs = FlushInputs::of(&self.sample, capacity, fastest);
-        if self.flush.is_due(world.now, inputs) {
+        if self
+            .flush
+            .is_due(world.now, &self.sample, capacity, fastest)
+        {
             return (world.read_flushed(), 0);
         }
         let missing = reading.usage.saturating_sub(reading.listed);
