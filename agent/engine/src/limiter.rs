@@ -13,7 +13,7 @@ use std::{
 
 pub use self::kind::EvictionKind;
 use crate::{
-    CandidateState, Cause, ManagedPod, NodeBounds, Pod,
+    CandidateState, ManagedPod, NodeBounds, Pod,
     eviction_state::EvictionState,
     limiter::{fleet::FleetHold, quota::Quota},
     model::settings::Mode,
@@ -261,65 +261,56 @@ impl EvictionLimiter {
         }
     }
 
-    /// Charges all limits of a pod that is about to be evicted.
-    pub fn charge(&self, pod: &dyn ManagedPod, now: u64) {
-        self.last_eviction.fetch_max(signed(now), Ordering::Relaxed);
-        self.charge_quotas(pod, now, 0..MAX_QUOTAS_PER_POD);
-    }
-
-    /// Charges all limits of a pod that was asked to go. Where it is killed before it has gone, its limits do not spare
-    /// it, and are not charged a second time.
-    pub fn charge_request(&self, pod: &dyn ManagedPod, now: u64) {
-        self.charge(pod, now);
-        pod.eviction_state().set_requested(true);
-    }
-
-    /// Charges the limits that count an eviction for `cause`. Above a limit of the pod's own neither the node's rate
-    /// nor the fleet counts it, or any pod could use them up.
-    pub fn charge_for(&self, cause: Cause, pod: &dyn ManagedPod, now: u64) {
-        match cause {
-            Cause::Pressure(_) => self.charge(pod, now),
-            Cause::LocalStorage(_) => self.charge_quotas(pod, now, ALL_BUT_NODE_RATE),
+    /// Charges the limits of a pod that is about to be evicted. The fleet is not told of one above a limit of its own: any
+    /// pod could use up what it allows.
+    pub fn charge(&self, kind: EvictionKind, pod: &dyn ManagedPod, now: u64) {
+        if kind != EvictionKind::OwnLimit {
+            self.last_eviction.fetch_max(signed(now), Ordering::Relaxed);
         }
-    }
-
-    fn charge_quotas(&self, pod: &dyn ManagedPod, now: u64, places: Range<usize>) {
         let state = pod.eviction_state();
         state.mark_evicted(now);
         if !state.is_requested() {
-            let quotas = self.quotas_of(pod.permit(), places);
+            let quotas = self.charged_quotas(kind, pod);
             quotas.for_each(|q| q.charge(signed(now)));
         }
         state.set_requested(false);
     }
 
-    /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
+    /// Charges all limits of a pod that was asked to go. Where it is killed before it has gone, its limits do not spare
+    /// it, and are not charged a second time.
+    pub fn charge_request(&self, pod: &dyn ManagedPod, now: u64) {
+        self.charge(EvictionKind::Paced, pod, now);
+        pod.eviction_state().set_requested(true);
+    }
+
+    /// Charges the limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
     /// The fleet is not told, and live mode forgets it.
-    pub fn charge_in_shadow(&self, pod: &dyn ManagedPod, now: u64, by: ShadowChooser) {
-        self.last_in_shadow.store(signed(now), Ordering::Relaxed);
-        self.charge_quotas_in_shadow(pod, now, 0..MAX_QUOTAS_PER_POD, by);
-    }
-
-    /// Charges in shadow mode the limits that count an eviction for `cause`, which the manager has chosen.
-    pub fn charge_in_shadow_for(&self, cause: Cause, pod: &dyn ManagedPod, now: u64) {
-        match cause {
-            Cause::Pressure(_) => self.charge_in_shadow(pod, now, ShadowChooser::Manager),
-            Cause::LocalStorage(_) => {
-                self.charge_quotas_in_shadow(pod, now, ALL_BUT_NODE_RATE, ShadowChooser::Manager);
-            }
-        }
-    }
-
-    fn charge_quotas_in_shadow(
+    pub fn charge_in_shadow(
         &self,
+        kind: EvictionKind,
         pod: &dyn ManagedPod,
         now: u64,
-        places: Range<usize>,
         by: ShadowChooser,
     ) {
+        if kind != EvictionKind::OwnLimit {
+            self.last_in_shadow.store(signed(now), Ordering::Relaxed);
+        }
         pod.eviction_state().mark_in_shadow(self.shadow_mark(by));
-        let quotas = self.quotas_of(pod.permit(), places);
+        let quotas = self.charged_quotas(kind, pod);
         quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+    }
+
+    /// The quotas that count an eviction: all, but not the node's rate where the pod is above a limit of its own.
+    fn charged_quotas(
+        &self,
+        kind: EvictionKind,
+        pod: &dyn ManagedPod,
+    ) -> impl Iterator<Item = &Quota> {
+        let places = match kind {
+            EvictionKind::OwnLimit => ALL_BUT_NODE_RATE,
+            _ => 0..MAX_QUOTAS_PER_POD,
+        };
+        self.quotas_of(pod.permit(), places)
     }
 
     /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.
@@ -402,12 +393,17 @@ pub struct RestoredEviction {
 mod tests {
     use super::*;
     use crate::{
-        EvictionDecision, Message, Signal, Timing,
+        Cause, EvictionDecision, Message, Signal, Timing,
         fleet::{FleetPace, FleetRules},
         model::managed::tests::BarePod,
         pace::{PaceInputs, Urgency},
         permit::Permission,
     };
+
+    /// Whether a pod may go for a shortage that cannot wait.
+    fn allows_urgent(limiter: &EvictionLimiter, pod: &BarePod, now: u64) -> bool {
+        limiter.allows(pod, now, EvictionKind::Urgent, LastResort::None)
+    }
 
     #[test]
     fn what_is_not_urgent_waits_for_policies_that_are_not_known() {
@@ -434,7 +430,7 @@ mod tests {
         for kind in [EvictionKind::Paced, EvictionKind::AsKubelet] {
             assert!(!limiter.allows(&pod, 99, kind, LastResort::None));
         }
-        assert!(limiter.allows(&pod, 99, EvictionKind::Urgent, LastResort::None));
+        assert!(allows_urgent(&limiter, &pod, 99));
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
         for mode in [Mode::Kubelet, Mode::Evictd] {
             let bounds = limiter.node_bounds(mode, 99);
@@ -447,7 +443,7 @@ mod tests {
     #[test]
     fn a_permission_ends_by_itself() {
         let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
-        let allows = |now| limiter.allows(&pod, now, EvictionKind::Urgent, LastResort::None);
+        let allows = |now| allows_urgent(&limiter, &pod, now);
         assert!(
             allows(u64::MAX - 1)
                 && limiter.allows(&pod, 5, EvictionKind::KernelKill, LastResort::None)
@@ -513,11 +509,8 @@ mod tests {
         limiter.set_fleet(FleetPace::Paused, Duration::from_nanos(1000), &rules, 5000);
         assert!(!limiter.allows_paced(5999));
         let pod = BarePod::default();
-        assert!(
-            limiter.allows(&pod, 5999, EvictionKind::Urgent, LastResort::None),
-            "an urgent one goes"
-        );
-        limiter.charge(&pod, 5990);
+        assert!(allows_urgent(&limiter, &pod, 5999), "an urgent one goes");
+        limiter.charge(EvictionKind::Urgent, &pod, 5990);
         assert_eq!(limiter.fleet_pace(6000), FleetPace::Slow);
         assert!(!limiter.allows_paced(6039) && limiter.allows_paced(6040));
         assert_eq!(limiter.fleet_pace(6100), FleetPace::Normal);
@@ -606,7 +599,7 @@ mod tests {
             limiter.allows(&pods[pod], now, kind, LastResort::None)
         };
         assert!(allows(0, 10, short, Some(paced)) && allows(1, 10, short, Some(paced)));
-        limiter.charge_for(short, &pods[0], 10);
+        limiter.charge(EvictionKind::Paced, &pods[0], 10);
         assert!(!allows(1, 11, short, Some(paced)) && !allows(1, 11, short, None));
         assert!(allows(1, 11, short, Some(urgent)));
         let own_limit = Cause::LocalStorage("emptydirfs.limit");
@@ -636,7 +629,7 @@ mod tests {
         limiter.note_restored(980);
         assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
         assert_eq!(limiter.last_eviction(), Some(980), "the fleet is told");
-        limiter.charge(&BarePod::default(), 1040);
+        limiter.charge(EvictionKind::Urgent, &BarePod::default(), 1040);
         assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
         let before_boot = slow();
         before_boot.note_restored(-20);
@@ -654,11 +647,10 @@ mod tests {
             .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, None, 0, Some(2));
-        let allows = |pod: usize, now| {
-            limiter.allows(&pods[pod], now, EvictionKind::Urgent, LastResort::None)
-        };
-        limiter.charge_in_shadow(&pods[0], 110, ShadowChooser::FastPath);
-        limiter.charge_in_shadow(&pods[1], 120, ShadowChooser::Manager);
+        let allows = |pod: usize, now| allows_urgent(&limiter, &pods[pod], now);
+        let kind = EvictionKind::Urgent;
+        limiter.charge_in_shadow(kind, &pods[0], 110, ShadowChooser::FastPath);
+        limiter.charge_in_shadow(kind, &pods[1], 120, ShadowChooser::Manager);
         assert!(!allows(2, 130), "two would be gone");
         assert!(!limiter.allows_paced(169) && limiter.allows_paced(170));
         assert_eq!(limiter.last_eviction(), None, "no other node is told");
@@ -672,13 +664,13 @@ mod tests {
         assert!(!allows(2, 1109), "the rate was used up nevertheless");
         assert!(allows(2, 1110));
 
-        limiter.charge_in_shadow(&pods[2], 1115, ShadowChooser::FastPath);
-        limiter.charge(&pods[0], 1116);
+        limiter.charge_in_shadow(kind, &pods[2], 1115, ShadowChooser::FastPath);
+        limiter.charge(kind, &pods[0], 1116);
         assert!(!allows(1, 1117));
         limiter.forget_shadow();
         assert!(allows(1, 1117), "one has left in earnest");
         assert!(!is_away(2) && !is_away(1) && is_away(0));
-        limiter.charge(&pods[1], 1118);
+        limiter.charge(kind, &pods[1], 1118);
         assert!(!allows(2, 1119));
         // What was counted of all pods is not less than the policy side has seen.
         assert_eq!(limiter.charged_in_total(9), 5);
@@ -694,7 +686,7 @@ mod tests {
         let left = |now| limiter.left_of_node_rate(now);
         assert_eq!(left(0), usize::MAX, "no rate of the node yet");
         limiter.set_node_quota(3);
-        limiter.charge(&owned, 10);
+        limiter.charge(EvictionKind::Urgent, &owned, 10);
         // The owner's rate is used up, and holds for its own pods alone.
         assert_eq!((left(20), left(110)), (3, 4));
         limiter.set_quota(3, Some(4), 0, None);
@@ -709,11 +701,10 @@ mod tests {
         pod.permit.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, Some(5), 100, None);
-        let own_limit = Cause::LocalStorage("emptydirfs.limit");
         for now in 10..14 {
-            limiter.charge_for(own_limit, &pod, now);
+            limiter.charge(EvictionKind::OwnLimit, &pod, now);
         }
-        limiter.charge_in_shadow_for(own_limit, &pod, 14);
+        limiter.charge_in_shadow(EvictionKind::OwnLimit, &pod, 14, ShadowChooser::Manager);
         limiter.set_node_quota(3);
         assert_eq!(limiter.left_of_node_rate(20), 2);
         assert_eq!(limiter.last_eviction(), None, "no other node is told");
@@ -722,9 +713,9 @@ mod tests {
             "its owner's rate"
         );
         pod.permit.set(Permission::Always, 0, &[3, 0]);
-        limiter.charge(&pod, 20);
-        limiter.charge(&pod, 21);
-        assert!(!limiter.allows(&pod, 22, EvictionKind::Urgent, LastResort::None));
+        limiter.charge(EvictionKind::Urgent, &pod, 20);
+        limiter.charge(EvictionKind::Urgent, &pod, 21);
+        assert!(!allows_urgent(&limiter, &pod, 22));
         assert!(limiter.allows(&pod, 22, EvictionKind::OwnLimit, LastResort::None));
     }
 
@@ -736,14 +727,13 @@ mod tests {
             .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, Some(1), 1000, None);
-        let allows =
-            |pod: &BarePod| limiter.allows(pod, 20, EvictionKind::Urgent, LastResort::None);
+        let allows = |pod: &BarePod| allows_urgent(&limiter, pod, 20);
         limiter.charge_request(&pods[0], 10);
         assert!(allows(&pods[0]) && !allows(&pods[1]));
         pods[0].permit.set(Permission::Denied, 0, &[3, 9]);
         assert!(!allows(&pods[0]), "a policy may");
 
-        limiter.charge(&pods[0], 30);
+        limiter.charge(EvictionKind::Urgent, &pods[0], 30);
         assert_eq!(limiter.charged_in_total(3), 1);
         assert_eq!(limiter.last_eviction(), Some(30));
         assert!(!pods[0].state.is_requested(), "it is killed");
@@ -762,28 +752,25 @@ mod tests {
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, None, 0, Some(3));
         for now in [10, 20] {
-            assert!(limiter.allows(&pods[0], now, EvictionKind::Urgent, LastResort::None));
-            limiter.charge(&pods[0], now);
+            assert!(allows_urgent(&limiter, &pods[0], now));
+            limiter.charge(EvictionKind::Urgent, &pods[0], now);
         }
+        assert!(!allows_urgent(&limiter, &pods[1], 30), "two are gone");
         assert!(
-            !limiter.allows(&pods[1], 30, EvictionKind::Urgent, LastResort::None),
-            "two are gone"
-        );
-        assert!(
-            limiter.allows(&pods[1], 110, EvictionKind::Urgent, LastResort::None),
+            allows_urgent(&limiter, &pods[1], 110),
             "one of them no longer counts"
         );
-        limiter.charge(&pods[1], 110);
+        limiter.charge(EvictionKind::Urgent, &pods[1], 110);
         assert!(
-            !limiter.allows(&pods[2], 1000, EvictionKind::Urgent, LastResort::None),
+            !allows_urgent(&limiter, &pods[2], 1000),
             "three have left, and none is to spare"
         );
         assert_eq!(limiter.charged_in_total(9), 3);
         limiter.set_quota(9, None, 0, Some(4));
-        assert!(limiter.allows(&pods[2], 1000, EvictionKind::Urgent, LastResort::None));
+        assert!(allows_urgent(&limiter, &pods[2], 1000));
         assert!(pods[0].state.is_evicted() && !pods[3].state.is_evicted());
         limiter.clear_quota(3);
         limiter.clear_quota(9);
-        assert!(limiter.allows(&pods[3], 0, EvictionKind::Urgent, LastResort::None));
+        assert!(allows_urgent(&limiter, &pods[3], 0));
     }
 }

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use evictd_engine::{
     Cause, EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource,
     Signal, Threshold,
-    limiter::EvictionLimiter,
+    limiter::{EvictionKind, EvictionLimiter},
     model::settings::MitigationConfig,
     pace::GAP_NS,
     record::Departure,
@@ -272,7 +272,7 @@ impl ManagerLoop {
         let now = monotonic_ns();
         match departure {
             Departure::Requested => self.limiter.charge_request(entry, now),
-            Departure::Ended => self.limiter.charge(entry, now),
+            Departure::Ended => self.limiter.charge(EvictionKind::Paced, entry, now),
             Departure::GoneBefore => {}
         }
     }

@@ -609,7 +609,7 @@ impl Pods for SimulatedPods<'_, '_> {
         let (held, shared) = (world.held(pod), world.shared(pod));
         let (why, numbers) = reason(self.round);
         self.course.kill(world, pod, why, &numbers);
-        evictd.limiter.charge(&evictd.pods[pod], now);
+        evictd.limiter.charge(choice.kind, &evictd.pods[pod], now);
         evictd.journal.push(Eviction {
             pod,
             at: now,

@@ -55,8 +55,11 @@ impl Node {
     }
 
     fn evicts(&self) {
-        self.limiter
-            .charge(&BarePod::new(Pod::default()), monotonic_ns());
+        self.limiter.charge(
+            EvictionKind::Urgent,
+            &BarePod::new(Pod::default()),
+            monotonic_ns(),
+        );
     }
 
     fn pace(&self) -> FleetPace {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, EvictionDecision, ManagedPod, Message, fleet::FleetPace, permit::Permission,
-    record::SignalReading,
+    Cause, EvictionDecision, ManagedPod, Message, fleet::FleetPace, limiter::EvictionKind,
+    permit::Permission, record::SignalReading,
 };
 use evictd_kube::{
     access,
@@ -666,7 +666,11 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     limiter.set_quota(3, Some(1), u64::MAX, None);
     here.iter()
         .for_each(|pod| pod.permit().set(Permission::Always, 0, &[3]));
-    limiter.charge(&BarePod::new(Pod::default()), monotonic_ns());
+    limiter.charge(
+        EvictionKind::Urgent,
+        &BarePod::new(Pod::default()),
+        monotonic_ns(),
+    );
     limiter.charge_restored(3, i64::try_from(monotonic_ns()).unwrap());
     assert_eq!(
         soft.evict(&[1, 2], true),

@@ -52,9 +52,11 @@ fn limits_keep_enough_of_a_group_here() {
         "four of them, two to stay"
     );
     let charge = |kept: &PolicyFixture, pod: usize| {
-        kept.evaluator
-            .limiter()
-            .charge(&*kept.table.entries[pod], monotonic_ns());
+        kept.evaluator.limiter().charge(
+            EvictionKind::Urgent,
+            &*kept.table.entries[pod],
+            monotonic_ns(),
+        );
     };
     charge(&kept, 0);
     kept.evaluator.evaluate();
@@ -79,7 +81,9 @@ fn a_pod_that_runs_anew_is_available_again() {
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
     let kept = as_root!(keep("gateanew", 3, vec![policy("p", always(&limits))]));
     let first = kept.entry(&pod(0));
-    kept.evaluator.limiter().charge(&**first, monotonic_ns());
+    kept.evaluator
+        .limiter()
+        .charge(EvictionKind::Urgent, &**first, monotonic_ns());
     kept.evaluator.refresh_evicted(true);
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "nothing runs in the first");
@@ -122,9 +126,9 @@ fn rates_hold_for_the_node_and_for_each_owner() {
             .collect::<Vec<_>>()
     };
     assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
-    limiter.charge(&*table.entries[0], monotonic_ns());
+    limiter.charge(EvictionKind::Urgent, &*table.entries[0], monotonic_ns());
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
-    limiter.charge(&*table.entries[2], monotonic_ns());
+    limiter.charge(EvictionKind::Urgent, &*table.entries[2], monotonic_ns());
     assert!(free().is_empty(), "two of the node");
 }
 
@@ -207,7 +211,7 @@ fn limits_that_do_not_count_any_more_make_room() {
     );
     assert!(allows(last, LastResort::Any));
     // The node's rate has a place, and holds for the pod that has none for its owner's.
-    limiter.charge(&**first, monotonic_ns());
+    limiter.charge(EvictionKind::Urgent, &**first, monotonic_ns());
     assert!(!allows(last, LastResort::Any));
     // What counts is kept when its pods are gone: the place of the first owner, and the node's.
     evaluator.set_pods::<BarePod>(&[]);
@@ -224,7 +228,12 @@ fn what_shadow_mode_has_chosen_is_not_available() {
     let mut kept = as_root!(keep("limitshadow", 3, vec![policy("p", always(&limits))]));
     let limiter = Arc::clone(kept.evaluator.limiter());
     let now = monotonic_ns();
-    limiter.charge_in_shadow(&**kept.entry(&pod(0)), now, ShadowChooser::Manager);
+    limiter.charge_in_shadow(
+        EvictionKind::Urgent,
+        &**kept.entry(&pod(0)),
+        now,
+        ShadowChooser::Manager,
+    );
     assert!(!may_go(&kept, 1), "at once");
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "after the next count");

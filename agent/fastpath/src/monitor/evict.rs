@@ -275,7 +275,7 @@ impl MemoryMonitor {
         if why.killed.is_none() && state() != CandidateState::Eligible {
             return None;
         }
-        let outcome = self.signal(&pod, decided, why.killed.is_some())?;
+        let outcome = self.signal(&pod, kind, decided, why.killed.is_some())?;
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
         self.evictions += 1;
         let kill = Kill {
@@ -387,7 +387,13 @@ impl MemoryMonitor {
 
     /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod was empty already, and the kernel has
     /// not killed from it.
-    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<KillOutcome> {
+    fn signal(
+        &self,
+        entry: &PodEntry,
+        kind: EvictionKind,
+        decided: u64,
+        by_kernel: bool,
+    ) -> Option<KillOutcome> {
         let limiter = &self.limiter;
         if self.shadow {
             // As live: a pod between two runs gives nothing, and the next one is chosen.
@@ -395,7 +401,7 @@ impl MemoryMonitor {
                 return None;
             }
             // What a limit would have held back is held back here too.
-            limiter.charge_in_shadow(entry, decided, ShadowChooser::FastPath);
+            limiter.charge_in_shadow(kind, entry, decided, ShadowChooser::FastPath);
             return Some(KillOutcome::Shadow);
         }
         let before = entry.eviction_state.evicted_at();
@@ -403,7 +409,7 @@ impl MemoryMonitor {
         entry.eviction_state.mark_evicted(decided);
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
-            limiter.charge(entry, decided);
+            limiter.charge(kind, entry, decided);
             return Some(KillOutcome::Killed);
         }
         entry.eviction_state.restore_evicted_at(before);

@@ -139,7 +139,7 @@ impl ManagerLoop {
         let Some(pod) = self.still_allowed(&eviction, decided) else {
             return false;
         };
-        let Some(outcome) = self.signal(&pod, eviction.cause, decided) else {
+        let Some(outcome) = self.signal(&pod, &eviction, decided) else {
             // The next look decides anew.
             self.planner.cancel_eviction(&eviction.uid);
             return false;
@@ -183,21 +183,27 @@ impl ManagerLoop {
 
     /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod has ended by itself, and its end
     /// frees nothing.
-    fn signal(&mut self, pod: &Arc<PodEntry>, cause: Cause, decided: u64) -> Option<KillOutcome> {
-        let known = &pod.eviction_state;
+    fn signal(
+        &mut self,
+        pod: &Arc<PodEntry>,
+        eviction: &EvictionDecision,
+        decided: u64,
+    ) -> Option<KillOutcome> {
+        let (known, kind) = (&pod.eviction_state, EvictionKind::of(eviction));
         if self.shadow.on {
-            self.limiter.charge_in_shadow_for(cause, &**pod, decided);
+            self.limiter
+                .charge_in_shadow(kind, &**pod, decided, ShadowChooser::Manager);
             return Some(KillOutcome::Shadow);
         }
         // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
         known.begin_kill(decided);
         match pod.killer.kill() {
-            Ok(result) if result.empty && !self.goes_without_process(pod, cause) => {
+            Ok(result) if result.empty && !self.goes_without_process(pod, eviction.cause) => {
                 known.end_kill();
                 None
             }
             Ok(_) => {
-                self.limiter.charge_for(cause, &**pod, decided);
+                self.limiter.charge(kind, &**pod, decided);
                 self.node.known_kills.note(pod);
                 Some(KillOutcome::Killed)
             }
@@ -279,8 +285,9 @@ impl ManagerLoop {
             return false;
         }
         if self.shadow.on {
+            let kind = EvictionKind::of(&eviction);
             self.limiter
-                .charge_in_shadow_for(eviction.cause, &*first, now);
+                .charge_in_shadow(kind, &*first, now, ShadowChooser::Manager);
             self.planner.note_outcome(&chosen, KillOutcome::Shadow);
         }
         true
