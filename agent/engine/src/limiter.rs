@@ -17,7 +17,7 @@ use crate::{
     eviction_state::EvictionState,
     limiter::{fleet::FleetHold, quota::Quota},
     model::settings::Mode,
-    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD},
+    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD, NodeRate},
     units::signed,
 };
 
@@ -223,27 +223,19 @@ impl EvictionLimiter {
         self.node_quota.store(index, Ordering::Relaxed);
     }
 
-    /// How many more evictions the node's rate allows at this moment; [`usize::MAX`] without a rate. Rates of owners
-    /// hold for their own pods alone.
-    pub fn left_of_node_rate(&self, now: u64) -> usize {
+    /// What the node's rate allows at this moment. Rates of owners hold for their own pods alone.
+    pub fn node_rate(&self, now: u64) -> NodeRate {
         let index = usize::from(self.node_quota.load(Ordering::Relaxed));
         let quota = self.quotas.get(index).filter(|_| index != 0);
-        quota.map_or(usize::MAX, |quota| quota.left_of_rate(now))
+        NodeRate {
+            left: quota.map_or(usize::MAX, |quota| quota.left_of_rate(now)),
+            exempts_growers: self.exempts_growers.load(Ordering::Relaxed),
+        }
     }
 
     /// Sets whether urgent evictions of the pods that make the growth go on where the node's rate is used up.
     pub fn exempt_growers(&self, exempt: bool) {
         self.exempts_growers.store(exempt, Ordering::Relaxed);
-    }
-
-    /// Whether they do.
-    pub fn exempts_growers(&self) -> bool {
-        self.exempts_growers.load(Ordering::Relaxed)
-    }
-
-    /// Whether the node's rate is used up but for the pods that make an urgent growth.
-    pub fn is_beyond_rate(&self, now: u64) -> bool {
-        self.exempts_growers() && self.left_of_node_rate(now) == 0
     }
 
     /// The bounds that hold at this moment for a planner of a mode.
@@ -256,8 +248,7 @@ impl EvictionLimiter {
             allows_paced: self.is_in_time(kind, now),
             allows_own_limits: !self.awaits_rules(now),
             awaits_removals: now < self.removals_awaited_until.load(Ordering::Relaxed),
-            left_of_node_rate: self.left_of_node_rate(now),
-            exempts_growers: self.exempts_growers(),
+            rate: self.node_rate(now),
         }
     }
 
@@ -552,9 +543,9 @@ mod tests {
         }
         limiter.set_node_quota(1);
         limiter.exempt_growers(true);
-        assert!(!limiter.is_beyond_rate(5));
+        assert!(!limiter.node_rate(5).is_for_growers_only());
         limiter.charge_restored(1, 5);
-        assert!(limiter.is_beyond_rate(5));
+        assert!(limiter.node_rate(5).is_for_growers_only());
         let managed = BarePod::default();
         let pod = &managed.permit;
         let urgent = Urgency::Urgent {
@@ -579,7 +570,7 @@ mod tests {
         limiter.charge_restored(2, 5);
         assert!(!may_go(kind), "its owner's rate");
         limiter.exempt_growers(false);
-        assert!(!limiter.is_beyond_rate(5));
+        assert!(!limiter.node_rate(5).is_for_growers_only());
     }
 
     /// Two are chosen at one look.
@@ -683,7 +674,7 @@ mod tests {
         owned.permit.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(4), 100, None);
         limiter.set_quota(9, Some(1), 100, None);
-        let left = |now| limiter.left_of_node_rate(now);
+        let left = |now| limiter.node_rate(now).left;
         assert_eq!(left(0), usize::MAX, "no rate of the node yet");
         limiter.set_node_quota(3);
         limiter.charge(EvictionKind::Urgent, &owned, 10);
@@ -706,7 +697,7 @@ mod tests {
         }
         limiter.charge_in_shadow(EvictionKind::OwnLimit, &pod, 14, ShadowChooser::Manager);
         limiter.set_node_quota(3);
-        assert_eq!(limiter.left_of_node_rate(20), 2);
+        assert_eq!(limiter.node_rate(20).left, 2);
         assert_eq!(limiter.last_eviction(), None, "no other node is told");
         assert!(
             !limiter.allows(&pod, 20, EvictionKind::OwnLimit, LastResort::None),

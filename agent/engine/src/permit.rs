@@ -121,3 +121,29 @@ impl EvictionPermit {
         quotas.map(|(_, quota)| usize::from(quota))
     }
 }
+
+/// What the node's rate of evictions allows at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRate {
+    /// Number of further evictions; [`usize::MAX`] without a rate.
+    pub left: usize,
+    /// Where that is none, urgent evictions of the pods that make the growth go on.
+    pub exempts_growers: bool,
+}
+
+impl NodeRate {
+    /// Whether it is used up but for the pods that make an urgent growth.
+    pub fn is_for_growers_only(self) -> bool {
+        self.left == 0 && self.exempts_growers
+    }
+}
+
+impl Default for NodeRate {
+    /// No rate.
+    fn default() -> Self {
+        Self {
+            left: usize::MAX,
+            exempts_growers: false,
+        }
+    }
+}

@@ -6,18 +6,19 @@
 mod relief;
 
 use crate::{
-    Among, Candidate, CandidateState,
+    Among, Candidate,
     counter_history::CounterHistory,
     growers::{Grower, Largest, MAX_GROWERS, WATCHED},
     limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
     pace::{PaceInputs, Urgency, shortest_window},
     pending::Pending,
-    permit::LastResort,
+    permit::{LastResort, NodeRate},
     round::relief::{NextVictim, Relief},
     select::{
-        SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, goes_by_order_alone,
-        is_eligible, pass_over_all_but_growers, pass_over_in_vain, select,
+        SelectionCriteria, UrgentGrowth, eligible_growth, goes_by_order_alone, is_eligible,
+        pass_over, pass_over_all_but_growers, pass_over_in_vain, pass_over_not_growing, select,
+        sum_of_eligible,
     },
     units::scaled,
 };
@@ -55,17 +56,10 @@ pub trait Pods {
     fn rules(&self) -> SelectionCriteria;
 
     /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope.
-    /// Returns what these use at most together, in bytes.
-    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64;
+    fn load(&mut self, kind: EvictionKind, resort: LastResort);
 
-    /// Number of further pods that the node's eviction rate allows; [`usize::MAX`] without one.
-    fn allowed(&self) -> usize;
-
-    /// Whether the node's rate is used up but for the pods that make the growth.
-    fn is_beyond_rate(&self) -> bool;
-
-    /// Whether the pods that make the growth go beyond that rate.
-    fn exempts_growers(&self) -> bool;
+    /// What the node's rate allows.
+    fn rate(&self) -> NodeRate;
 
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
     fn has_evicted_lately(&self) -> bool;
@@ -156,15 +150,16 @@ struct GrowthRate {
     steady: u64,
     /// The shortest window, in nanoseconds, over which it is urgent: the growth of pods is measured over as long at least.
     shortest: u64,
-    /// Whether counters tell which pods make it: not where page cache that grows is what makes it urgent.
-    by_counters: bool,
+    /// Only the pods that make it may go ([`PaceInputs::is_for_growers`]). Counters do not tell which these are: page cache
+    /// that grows is what makes it urgent.
+    for_growers: bool,
 }
 
 impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
-        let attainable = pods.load(EvictionKind::Urgent, LastResort::None);
-        if !self.can_end_shortage(pods, attainable) {
+        pods.load(EvictionKind::Urgent, LastResort::None);
+        if !self.can_end_shortage(pods) {
             // Where no pod may go at all, that is the reason.
             return match pods.candidates().candidates.iter().any(is_eligible) {
                 true => Outcome::InVain,
@@ -173,8 +168,8 @@ impl Round {
         }
         // The pods that grow can wait for the first signal, if others may go.
         let for_growers = self.urgency.is_urgent() && self.pace_inputs.is_for_growers();
-        let by_order = goes_by_order_alone(pods.has_evicted_lately(), pods.allowed());
-        let needs_growers = for_growers || !by_order || pods.is_beyond_rate();
+        let by_order = goes_by_order_alone(pods.has_evicted_lately(), pods.rate());
+        let needs_growers = for_growers || !by_order;
         if needs_growers {
             pods.watch_growers();
         }
@@ -189,7 +184,7 @@ impl Round {
                     per_second,
                     steady: steady.map_or(per_second, |steady| steady.min(per_second)),
                     shortest,
-                    by_counters: !for_growers,
+                    for_growers,
                 };
                 self.evict_urgently(pods, urgent)
             }
@@ -201,9 +196,9 @@ impl Round {
         outcome
     }
 
-    /// Whether pods may go whose counters add up to `attainable` ([`PaceInputs::can_end_shortage`]). Where it depends on
-    /// them, all are read in full: the counters have page cache in them that is available already.
-    fn can_end_shortage(&self, pods: &mut impl Pods, mut attainable: u64) -> bool {
+    /// Whether pods may go for what they have together ([`PaceInputs::can_end_shortage`]). Where it depends on that, all
+    /// are read in full: their counters have page cache in them that is available already.
+    fn can_end_shortage(&self, pods: &mut impl Pods) -> bool {
         let is_enough = |attainable| {
             let inputs = &self.pace_inputs;
             inputs.can_end_shortage(self.urgency, attainable)
@@ -214,6 +209,8 @@ impl Round {
         let Candidates {
             candidates, read, ..
         } = pods.candidates();
+        let usage = |at| candidates.get(at).map_or(0, |c: &Candidate| c.usage);
+        let mut attainable = sum_of_eligible(candidates, usage);
         for (position, candidate) in candidates.iter_mut().enumerate() {
             if !is_enough(attainable) {
                 return false;
@@ -250,13 +247,12 @@ impl Round {
         let mut relief = Relief::new(&self.pace_inputs, growth.per_second, growth_of_pods);
         let mut evictions = UrgentEvictions {
             growth,
-            for_growers: self.pace_inputs.is_for_growers(),
             left: self.most,
             has_tried: false,
             choice: Choice::default(),
             by_order: false,
         };
-        if evictions.for_growers && !evictions.restrict_to_growers(pods) {
+        if growth.for_growers && !evictions.restrict_to_growers(pods) {
             return Outcome::Done;
         }
         while evictions.left > 0
@@ -283,8 +279,6 @@ impl Round {
 /// The urgent evictions of one round: which of the loaded pods may be chosen next.
 struct UrgentEvictions {
     growth: GrowthRate,
-    /// Only the pods that make the growth may go ([`PaceInputs::is_for_growers`]).
-    for_growers: bool,
     /// Number of pods that may still be evicted.
     left: usize,
     /// Whether a pod was signalled, or the kernel has refused to.
@@ -298,33 +292,28 @@ struct UrgentEvictions {
 impl UrgentEvictions {
     /// Leaves only the pods that make the growth, beyond the node's rate where that is used up. Whether there is one.
     fn restrict_to_growers(&mut self, pods: &mut impl Pods) -> bool {
-        if pods.is_beyond_rate() {
+        if pods.rate().is_for_growers_only() {
             self.choice.kind = EvictionKind::Grower;
             pods.load(self.choice.kind, LastResort::None);
         }
         (self.choice.out_of_order, self.by_order) = (true, true);
-        exclude_all_but_growers(pods, self.growth)
+        self.growth.pass_over_others(pods)
     }
 
     /// Passes over the pods that are no help as the next victim.
     fn pass_over(&mut self, pods: &mut impl Pods, next: NextVictim) {
         self.choice.out_of_order |= match next {
-            NextVictim::First => exclude_in_vain(pods, self.growth),
+            NextVictim::First => self.growth.pass_over_in_vain(pods),
             NextVictim::Growing => {
-                let growers = growers_of(pods, self.growth).growers;
+                let (growers, _) = self.growth.growers(pods);
                 let loaded = pods.candidates();
-                let per_second = self.growth.per_second;
-                exclude_not_growing(
-                    loaded.candidates,
-                    loaded.history.grew(),
-                    &growers,
-                    per_second,
-                );
+                let (grew, per_second) = (loaded.history.grew(), self.growth.per_second);
+                pass_over_not_growing(loaded.candidates, grew, &growers, per_second);
                 true
             }
             NextVictim::WithProcesses if self.by_order => false,
             NextVictim::WithProcesses => {
-                exclude_in_vain(pods, self.growth) || exclude_without_processes(pods)
+                self.growth.pass_over_in_vain(pods) || pass_over_without_processes(pods)
             }
         };
     }
@@ -339,7 +328,7 @@ impl UrgentEvictions {
         }
         if growers_only && !self.has_tried {
             // Above the threshold no pod has to go.
-            return Some(match self.for_growers {
+            return Some(match self.growth.for_growers {
                 true => Outcome::Done,
                 false => Outcome::NoCandidates,
             });
@@ -347,7 +336,7 @@ impl UrgentEvictions {
         if self.choice.out_of_order {
             return Some(Outcome::Done);
         }
-        if pods.is_beyond_rate() {
+        if pods.rate().is_for_growers_only() {
             let is_one_left = self.restrict_to_growers(pods);
             return (!is_one_left).then_some(Outcome::NoCandidates);
         }
@@ -373,7 +362,7 @@ impl UrgentEvictions {
     }
 
     fn is_for_growers_only(&self) -> bool {
-        self.for_growers || self.choice.kind == EvictionKind::Grower
+        self.growth.for_growers || self.choice.kind == EvictionKind::Grower
     }
 
     fn restore_passed_over(&mut self, pods: &mut impl Pods) {
@@ -397,9 +386,9 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
     pods.candidates().choose(rules, Among::Using)
 }
 
-/// Excludes the pods whose processes hold next to nothing, where others hold more: their shared memory would come too
-/// late as well. Whether any is.
-fn exclude_without_processes(pods: &mut impl Pods) -> bool {
+/// Passes over the pods whose processes hold next to nothing, where others hold more: their shared memory would come
+/// too late as well. Whether there are any.
+fn pass_over_without_processes(pods: &mut impl Pods) -> bool {
     let Candidates {
         candidates, read, ..
     } = pods.candidates();
@@ -409,141 +398,117 @@ fn exclude_without_processes(pods: &mut impl Pods) -> bool {
     if !all.any(|(position, candidate)| is_eligible(candidate) && holds(position)) {
         return false;
     }
-    let mut any = false;
-    for (position, candidate) in candidates.iter_mut().enumerate() {
-        if is_eligible(candidate) && !holds(position) {
-            candidate.state = CandidateState::PassedOver;
-            any = true;
+    pass_over(candidates, |position, _| !holds(position))
+}
+
+impl GrowthRate {
+    /// Finds the pods that make the growth, and reads them in full: what each grows by, in bytes per second, with its
+    /// position; and what others grow by that may be evicted. Where those that are watched do not make half of it the others
+    /// count by their counters, as far as all together are not more: then page cache would be among it.
+    fn growers(self, pods: &mut impl Pods) -> ([(u64, usize); MAX_GROWERS], u64) {
+        let (known, jump) = (pods.growers(self.shortest), pods.jump());
+        let loaded = pods.candidates();
+        let mut largest = Largest::<MAX_GROWERS>::default();
+        let mut of_others = 0_u64;
+        for grower in known {
+            largest.offer(grower.growth, grower.position);
         }
-    }
-    any
-}
-
-/// The pods that make a growth.
-struct Growing {
-    /// What each grows by, in bytes per second, and its position.
-    growers: [(u64, usize); MAX_GROWERS],
-    /// What others grow by that may be evicted.
-    unlisted: u64,
-}
-
-/// Finds the pods that make a growth, and reads them in full. Where those that are watched do not make half of it the others count by
-/// their counters, as far as all together are not more: then page cache would be among it.
-fn growers_of(pods: &mut impl Pods, urgent: GrowthRate) -> Growing {
-    let (known, jump) = (pods.growers(urgent.shortest), pods.jump());
-    let loaded = pods.candidates();
-    let mut largest = Largest::<MAX_GROWERS>::default();
-    let mut unlisted = 0_u64;
-    for grower in known {
-        largest.offer(grower.growth, grower.position);
-    }
-    let watched = known.iter().map(|grower| grower.growth);
-    let watched = watched.fold(0, u64::saturating_add);
-    if urgent.by_counters && watched < urgent.steady / 2 {
-        let steadily = loaded.history.steadily(jump);
-        let by_counter = |position: usize, candidate: &Candidate| {
-            let growth = steadily(position);
-            match known.iter().find(|grower| grower.position == position) {
-                _ if candidate.state.is_over() => 0,
-                Some(grower) if grower.growth > 0 => 0,
-                Some(grower) => grower.slow.min(growth),
-                None => growth,
-            }
-        };
-        let others = loaded.candidates.iter().enumerate();
-        let others = others.map(|(at, candidate)| (by_counter(at, candidate), at, candidate));
-        let grow = others.clone().filter(|(growth, ..)| *growth > 0);
-        let (all, count) = grow.fold((watched, 0), |(sum, count), (growth, ..)| {
-            (sum.saturating_add(growth), count + 1)
-        });
-        if all <= urgent.per_second.saturating_add(urgent.per_second / 2) {
-            for (growth, at, _) in others.filter(|(_, _, candidate)| is_eligible(candidate)) {
-                unlisted = unlisted.saturating_add(growth);
-                // Each that is listed is read: not what is below half of the mean.
-                if growth >= all / (2 * count).max(1) {
-                    largest.offer(growth, at);
+        let watched = known.iter().map(|grower| grower.growth);
+        let watched = watched.fold(0, u64::saturating_add);
+        if !self.for_growers && watched < self.steady / 2 {
+            let steadily = loaded.history.steadily(jump);
+            let by_counter = |position: usize, candidate: &Candidate| {
+                let growth = steadily(position);
+                match known.iter().find(|grower| grower.position == position) {
+                    _ if candidate.state.is_over() => 0,
+                    Some(grower) if grower.growth > 0 => 0,
+                    Some(grower) => grower.slow.min(growth),
+                    None => growth,
+                }
+            };
+            let others = loaded.candidates.iter().enumerate();
+            let others = others.map(|(at, candidate)| (by_counter(at, candidate), at, candidate));
+            let grow = others.clone().filter(|(growth, ..)| *growth > 0);
+            let (all, count) = grow.fold((watched, 0), |(sum, count), (growth, ..)| {
+                (sum.saturating_add(growth), count + 1)
+            });
+            if all <= self.per_second.saturating_add(self.per_second / 2) {
+                for (growth, at, _) in others.filter(|(_, _, candidate)| is_eligible(candidate)) {
+                    of_others = of_others.saturating_add(growth);
+                    // Each that is listed is read: not what is below half of the mean.
+                    if growth >= all / (2 * count).max(1) {
+                        largest.offer(growth, at);
+                    }
                 }
             }
         }
-    }
-    let mut growers = largest.0;
-    for (growth, position) in growers.iter_mut().filter(|(growth, _)| *growth > 0) {
-        let Some(candidate) = loaded.candidates.get_mut(*position) else {
-            continue;
-        };
-        let is_watched = known
-            .iter()
-            .any(|g| g.position == *position && g.growth > 0);
-        if !is_watched {
-            unlisted = unlisted.saturating_sub(*growth);
-        }
-        if let Some(reading) = (loaded.read)(*position) {
-            (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+        let mut growers = largest.0;
+        for (growth, position) in growers.iter_mut().filter(|(growth, _)| *growth > 0) {
+            let Some(candidate) = loaded.candidates.get_mut(*position) else {
+                continue;
+            };
+            let is_watched = known
+                .iter()
+                .any(|g| g.position == *position && g.growth > 0);
             if !is_watched {
-                // The part of a counter's growth that is page cache is not known, that of the pod's memory is.
-                *growth = scaled(*growth, reading.unreclaimable(), reading.usage.max(1));
+                of_others = of_others.saturating_sub(*growth);
+            }
+            if let Some(reading) = (loaded.read)(*position) {
+                (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+                if !is_watched {
+                    // The part of a counter's growth that is page cache is not known, that of the pod's memory is.
+                    *growth = scaled(*growth, reading.unreclaimable(), reading.usage.max(1));
+                }
             }
         }
+        (growers, of_others)
     }
-    Growing { growers, unlisted }
-}
 
-/// Excludes the pods that do not make the growth, where it is theirs alone to end it, or the node's rate is used up and
-/// exempts them. Whether one is left.
-fn exclude_all_but_growers(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
-    let Growing {
-        mut growers,
-        unlisted,
-    } = growers_of(pods, urgent);
-    let growth = UrgentGrowth {
-        per_second: urgent.per_second,
-        steady: urgent.steady,
-        growers: &mut growers,
-        unlisted,
-        allowed: 0,
-        exempts_growers: true,
-    };
-    let rules = pods.rules();
-    pass_over_all_but_growers(pods.candidates().candidates, rules, growth)
-}
-
-/// Excludes the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
-/// Whether any is.
-fn exclude_in_vain(pods: &mut impl Pods, urgent: GrowthRate) -> bool {
-    let allowed = pods.allowed();
-    if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
-        return false;
+    /// Passes over the pods that do not make the growth, where it is theirs alone to end it, or the node's rate is used up
+    /// and exempts them. Whether one is left.
+    fn pass_over_others(self, pods: &mut impl Pods) -> bool {
+        let (mut growers, of_others) = self.growers(pods);
+        let growth = self.urgent(&mut growers, of_others);
+        let rules = pods.rules();
+        pass_over_all_but_growers(pods.candidates().candidates, rules, growth)
     }
-    let (rules, exempts_growers) = (pods.rules(), pods.exempts_growers());
-    let Growing {
-        mut growers,
-        unlisted,
-    } = growers_of(pods, urgent);
-    let Candidates {
-        candidates, read, ..
-    } = pods.candidates();
-    let exact = |position, usage| {
-        let reading = read(position);
-        reading.map_or((usage, 0), |r| {
-            (r.working_set(), r.unreclaimable().min(usage))
-        })
-    };
-    let growth = UrgentGrowth {
-        per_second: urgent.per_second,
-        steady: urgent.steady,
-        growers: &mut growers,
-        unlisted,
-        allowed,
-        exempts_growers,
-    };
-    pass_over_in_vain(candidates, rules, growth, exact)
+
+    /// Passes over the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
+    /// Whether there are any.
+    fn pass_over_in_vain(self, pods: &mut impl Pods) -> bool {
+        let (rules, rate) = (pods.rules(), pods.rate());
+        if goes_by_order_alone(pods.has_evicted_lately(), rate) {
+            return false;
+        }
+        let (mut growers, of_others) = self.growers(pods);
+        let growth = self.urgent(&mut growers, of_others);
+        let Candidates {
+            candidates, read, ..
+        } = pods.candidates();
+        let exact = |position, usage| {
+            let reading = read(position);
+            reading.map_or((usage, 0), |r| {
+                (r.working_set(), r.unreclaimable().min(usage))
+            })
+        };
+        pass_over_in_vain(candidates, rules, growth, rate, exact)
+    }
+
+    fn urgent(self, growers: &mut [(u64, usize)], of_others: u64) -> UrgentGrowth<'_> {
+        UrgentGrowth {
+            per_second: self.per_second,
+            steady: self.steady,
+            growers,
+            of_others,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        RankInputs, Resource,
+        CandidateState, RankInputs, Resource,
         growth::Headroom,
         model::settings::RankingStrategy,
         pace::Pace,
@@ -563,15 +528,13 @@ mod tests {
         attempt: Attempt,
         /// Only the pod at this position cannot be evicted.
         unkillable: Option<(usize, Attempt)>,
-        allowed: usize,
+        rate: NodeRate,
         has_evicted_lately: bool,
         /// Whether the growers are known without being read for it.
         are_growers_known: bool,
         /// So many at the end go as a last resort only.
         spared: usize,
         dying: usize,
-        is_beyond_rate: bool,
-        exempts_growers: bool,
         /// So many at the end were asked to go, which the node's rate counts already.
         requested: usize,
         /// Those that grow, in MiB per second, and their positions.
@@ -595,13 +558,11 @@ mod tests {
                 cache: 0,
                 attempt: Attempt::Signalled(Pending::default()),
                 unkillable: None,
-                allowed: usize::MAX,
+                rate: NodeRate::default(),
                 has_evicted_lately: true,
                 are_growers_known: true,
                 spared: 0,
                 dying: 0,
-                is_beyond_rate: false,
-                exempts_growers: false,
                 requested: 0,
                 growers: Vec::new(),
                 history: CounterHistory::default(),
@@ -637,12 +598,12 @@ mod tests {
             }
         }
 
-        fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+        fn load(&mut self, kind: EvictionKind, resort: LastResort) {
             let spared = match resort {
                 LastResort::None => self.spared,
                 LastResort::Conditional | LastResort::Any => 0,
             };
-            let is_used_up = self.is_beyond_rate && kind != EvictionKind::Grower;
+            let is_used_up = self.rate.left == 0 && kind != EvictionKind::Grower;
             for (nth, candidate) in self.candidates.iter_mut().rev().enumerate() {
                 let is_held_back = is_used_up && nth >= self.requested;
                 candidate.state = match nth < spared || is_held_back {
@@ -650,19 +611,10 @@ mod tests {
                     false => CandidateState::Eligible,
                 };
             }
-            self.candidates.iter().map(|c| c.usage).sum()
         }
 
-        fn allowed(&self) -> usize {
-            self.allowed
-        }
-
-        fn is_beyond_rate(&self) -> bool {
-            self.is_beyond_rate
-        }
-
-        fn exempts_growers(&self) -> bool {
-            self.is_beyond_rate || self.exempts_growers
+        fn rate(&self) -> NodeRate {
+            self.rate
         }
 
         fn has_evicted_lately(&self) -> bool {
@@ -766,7 +718,10 @@ mod tests {
             (vec![(4000, 2), (1000, 1)], 0, vec![1], Outcome::Done),
         ] {
             let mut listed = Listed {
-                is_beyond_rate: true,
+                rate: NodeRate {
+                    left: 0,
+                    exempts_growers: true,
+                },
                 growers,
                 requested,
                 ..Listed::new(&[(0, 900), (0, 300), (0, 200)])
@@ -835,7 +790,7 @@ mod tests {
                 candidate.state = CandidateState::Terminating;
             }
             let growth = urgent_growth_of(960 * MIB);
-            assert!(exclude_all_but_growers(&mut listed, growth));
+            assert!(growth.pass_over_others(&mut listed));
             let goes = |at: usize| listed.candidates[at].state == CandidateState::Eligible;
             assert!(!goes(0) && goes(3));
         }
@@ -848,8 +803,10 @@ mod tests {
             let mut pods = vec![(0, 1500); 8];
             pods.resize(16, (0, 2000));
             let mut listed = Listed {
-                exempts_growers,
-                allowed: 9,
+                rate: NodeRate {
+                    left: 9,
+                    exempts_growers,
+                },
                 growers: (8..8 + growers)
                     .map(|at| (480 / growers as u64, at))
                     .collect(),
@@ -859,7 +816,7 @@ mod tests {
                 candidate.inputs.priority = 1000;
             }
             let growth = urgent_growth_of(480 * MIB);
-            assert!(!exclude_in_vain(&mut listed, growth), "{growers}");
+            assert!(!growth.pass_over_in_vain(&mut listed), "{growers}");
         }
     }
 
@@ -876,7 +833,7 @@ mod tests {
             per_second,
             steady: per_second,
             shortest: 0,
-            by_counters: true,
+            for_growers: false,
         }
     }
 
@@ -997,15 +954,18 @@ mod tests {
     // R38
     #[test]
     fn the_last_eviction_of_a_rate_is_a_growers() {
-        for (allowed, first) in [(1, 3), (2, 0)] {
+        for (left, first) in [(1, 3), (2, 0)] {
             let mut listed = Listed {
-                allowed,
+                rate: NodeRate {
+                    left,
+                    ..NodeRate::default()
+                },
                 has_evicted_lately: false,
                 are_growers_known: false,
                 ..around_a_grower()
             };
             urgent_growth(1).run(&mut listed);
-            assert_eq!(listed.chosen, [first], "{allowed} left");
+            assert_eq!(listed.chosen, [first], "{left} left");
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     growth::grown_in,
     kubelet_times::MONITORING_INTERVAL_NS,
     model::settings::RankingStrategy,
-    permit::MAX_EVICTIONS_PER_QUOTA,
+    permit::{MAX_EVICTIONS_PER_QUOTA, NodeRate},
     select::top::{Place, TopCandidates},
 };
 
@@ -40,7 +40,7 @@ pub enum CandidateState {
     /// The pod is no candidate here: its cgroup is gone, the scope does not count its memory, or the kernel has refused
     /// SIGKILL for it.
     Unavailable,
-    /// The pod has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
+    /// The pod has no part in a growth that must end at once (`pass_over_not_growing`), or would go in vain
     /// (`pass_over_in_vain`).
     PassedOver,
 }
@@ -68,13 +68,28 @@ pub(crate) fn is_eligible(candidate: &Candidate) -> bool {
     candidate.state == CandidateState::Eligible
 }
 
+/// Passes over those of the candidates that may go of which `is_it` holds, with their positions; whether there are any.
+pub(crate) fn pass_over(
+    candidates: &mut [Candidate],
+    is_it: impl Fn(usize, &Candidate) -> bool,
+) -> bool {
+    let mut any = false;
+    for (position, candidate) in candidates.iter_mut().enumerate() {
+        if is_eligible(candidate) && is_it(position, candidate) {
+            candidate.state = CandidateState::PassedOver;
+            any = true;
+        }
+    }
+    any
+}
+
 /// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
 pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
     sum_of_eligible(candidates, |at| grew.get(at).copied().unwrap_or(0))
 }
 
 /// What the candidates that may go have together, of what each has by its position.
-fn sum_of_eligible(candidates: &[Candidate], amount: impl Fn(usize) -> u64) -> u64 {
+pub(crate) fn sum_of_eligible(candidates: &[Candidate], amount: impl Fn(usize) -> u64) -> u64 {
     let all = candidates.iter().enumerate();
     let eligible = all.filter(|(_, candidate)| is_eligible(candidate));
     eligible.fold(0, |sum, (at, _)| sum.saturating_add(amount(at)))
@@ -83,7 +98,7 @@ fn sum_of_eligible(candidates: &[Candidate], amount: impl Fn(usize) -> u64) -> u
 /// Passes over the candidates that have no part in a growth of so much `per_second` that must end, until they are loaded
 /// anew. `growers` are those whose growth is known by what only their end gives back, with their positions. Where they do
 /// not make half of it, `grew` counts, by which the usage counter of each grows: page cache and charges in advance included.
-pub(crate) fn exclude_not_growing(
+pub(crate) fn pass_over_not_growing(
     candidates: &mut [Candidate],
     grew: &[u64],
     growers: &[(u64, usize)],
@@ -100,11 +115,7 @@ pub(crate) fn exclude_not_growing(
         false => grew.get(position).copied().unwrap_or(0),
     };
     let all = sum_of_eligible(candidates, grew);
-    for (position, candidate) in candidates.iter_mut().enumerate() {
-        if is_eligible(candidate) && grew(position) <= all / LEAST_PART {
-            candidate.state = CandidateState::PassedOver;
-        }
-    }
+    pass_over(candidates, |position, _| grew(position) <= all / LEAST_PART);
 }
 
 /// A growth that evictions have to end.
@@ -117,18 +128,14 @@ pub(crate) struct UrgentGrowth<'a> {
     pub steady: u64,
     /// The part of each pod that grows, and the pod's position.
     pub growers: &'a mut [(u64, usize)],
-    /// Number of further pods that the node's eviction rate allows, [`usize::MAX`] without one.
-    pub allowed: usize,
-    /// Whether the main growers go beyond that rate, too.
-    pub exempts_growers: bool,
     /// What eligible pods grow by that are not among the growers, because others grow more.
-    pub unlisted: u64,
+    pub of_others: u64,
 }
 
 /// Whether a pod goes by the order alone, whichever pods make the growth: the first one does, if the node's eviction rate
 /// allows another one after it. For later ones [`pass_over_in_vain`] is asked.
-pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, allowed: usize) -> bool {
-    !has_evicted_lately && allowed > 1
+pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, rate: NodeRate) -> bool {
+    !has_evicted_lately && rate.left > 1
 }
 
 /// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they
@@ -141,10 +148,10 @@ pub(crate) fn pass_over_in_vain(
     candidates: &mut [Candidate],
     rules: SelectionCriteria,
     growth: UrgentGrowth<'_>,
+    rate: NodeRate,
     mut read: impl FnMut(usize, u64) -> (u64, u64),
 ) -> bool {
     let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
-    let (allowed, exempts_growers) = (growth.allowed, growth.exempts_growers);
     let (main, fewest) = main_growers(candidates, rules, growth);
     let place = |&(_, position): &(u64, usize)| {
         let candidate = candidates.get(position)?;
@@ -156,9 +163,9 @@ pub(crate) fn pass_over_in_vain(
     let is_before = |position: usize, candidate: &Candidate| {
         is_eligible(candidate) && rules.place(position, candidate) < first
     };
-    let beside = match exempts_growers {
-        true => allowed,
-        false => allowed.saturating_sub(fewest),
+    let beside = match rate.exempts_growers {
+        true => rate.left,
+        false => rate.left.saturating_sub(fewest),
     };
     let (mut at_most, mut amount) = (SumOfLargest::new(beside), SumOfLargest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
@@ -183,14 +190,7 @@ pub(crate) fn pass_over_in_vain(
     if amount.sum >= needed {
         return false;
     }
-    let mut any = false;
-    for (position, candidate) in candidates.iter_mut().enumerate() {
-        if is_before(position, candidate) {
-            candidate.state = CandidateState::PassedOver;
-            any = true;
-        }
-    }
-    any
+    pass_over(candidates, is_before)
 }
 
 /// The sum of the largest amounts, of so many at most.
@@ -231,11 +231,7 @@ pub(crate) fn pass_over_all_but_growers(
 ) -> bool {
     let main = main_growers(candidates, rules, growth).0;
     let is_main = |position| main.iter().any(|(_, grower)| *grower == position);
-    for (position, candidate) in candidates.iter_mut().enumerate() {
-        if is_eligible(candidate) && !is_main(position) {
-            candidate.state = CandidateState::PassedOver;
-        }
-    }
+    pass_over(candidates, |position, _| !is_main(position));
     !main.is_empty()
 }
 
@@ -250,8 +246,7 @@ fn main_growers<'g>(
         per_second,
         steady: growth,
         growers,
-        unlisted,
-        ..
+        of_others,
     } = growth;
     growers.sort_unstable_by(|one, other| other.cmp(one));
     let (mut all, mut least, mut count, mut fewest) = (0_u64, 0, 0, 0);
@@ -276,7 +271,7 @@ fn main_growers<'g>(
         growers.swap(count, index);
         count += 1;
     }
-    match all.saturating_add(unlisted) >= growth / 2 {
+    match all.saturating_add(of_others) >= growth / 2 {
         true => (growers.get(..count).unwrap_or_default(), fewest),
         false => (&[], 0),
     }

@@ -18,7 +18,7 @@ use evictd_engine::{
     },
     pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::{LastResort, Permission},
+    permit::{LastResort, NodeRate, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, Nearness, Notification, ScopeState, pod_readings},
     shortage::LimitedGrowth,
@@ -166,7 +166,9 @@ pub fn left_of_rate(incident: &Incident, course: &Course<'_>, now: u64) -> usize
         at: kill.time,
         is_stuck: false,
     });
-    limiter(incident, &Vec::from_iter(journal)).left_of_node_rate(now)
+    limiter(incident, &Vec::from_iter(journal))
+        .node_rate(now)
+        .left
 }
 
 /// Computes what `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
@@ -529,7 +531,7 @@ impl Pods for SimulatedPods<'_, '_> {
         self.world.rules()
     }
 
-    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) {
         self.candidates = self.world.candidates(|_| false);
         for pod in 0..self.candidates.len() {
             let state = self.state_of(pod, kind, resort);
@@ -539,21 +541,10 @@ impl Pods for SimulatedPods<'_, '_> {
             }
         }
         self.evictd.note_usages(self.world);
-        let candidates = self.candidates.iter();
-        let eligible = candidates.filter(|c| c.state == CandidateState::Eligible);
-        eligible.map(|c| c.usage).fold(0, u64::saturating_add)
     }
 
-    fn allowed(&self) -> usize {
-        self.evictd.limiter.left_of_node_rate(self.world.now)
-    }
-
-    fn is_beyond_rate(&self) -> bool {
-        self.evictd.limiter.is_beyond_rate(self.world.now)
-    }
-
-    fn exempts_growers(&self) -> bool {
-        self.evictd.limiter.exempts_growers()
+    fn rate(&self) -> NodeRate {
+        self.evictd.limiter.node_rate(self.world.now)
     }
 
     fn has_evicted_lately(&self) -> bool {

@@ -319,7 +319,7 @@ fn limits_on_local_storage_may_be_left_alone() {
         let mut settings = settings(mode, one_gib());
         let mut planner = planner_of(settings.clone());
         // They are no answer to a shortage of the node, which these bound.
-        (node.bounds.allows_paced, node.bounds.left_of_node_rate) = (false, 0);
+        (node.bounds.allows_paced, node.bounds.rate.left) = (false, 0);
         let round = step(&mut planner, 1, &node);
         assert_eq!(names(&round.evictions), ["over"], "{mode:?}");
         settings.eviction.limits_local_storage = false;

@@ -12,7 +12,7 @@ pub enum EvictionKind {
     /// For a shortage of the node that cannot wait.
     Urgent,
     /// The same, and the pod makes the growth: where the node's rate exempts those, it does not hold it back
-    /// ([`EvictionLimiter::is_beyond_rate`]).
+    /// ([`NodeRate::is_for_growers_only`](crate::permit::NodeRate::is_for_growers_only)).
     Grower,
     /// For a shortage of the node at the kubelet's pace: the fleet brake, and policies and thresholds that are awaited, hold
     /// it back.

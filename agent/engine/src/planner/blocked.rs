@@ -53,7 +53,7 @@ impl Planner {
         let is_blocked =
             |is_urgent: bool| urgent_only && !is_urgent || node.pods.iter().all(may_not_go);
         if is_urgent.is_some_and(is_blocked) {
-            let is_rate_used_up = node.bounds.left_of_node_rate == 0;
+            let is_rate_used_up = node.bounds.rate.left == 0;
             let denied = |pod: &&Pod| {
                 (pod.is_denied || is_rate_used_up) && !pod.is_protected(self.settings.mode)
             };

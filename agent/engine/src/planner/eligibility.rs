@@ -66,7 +66,7 @@ impl Planner {
             goes_again && self.settings.has_api_server && self.pending.is_charged(&pod.uid);
         match self.state_at_own_limit(pod, threshold.signal.resource()) {
             _ if !may_be_deleted => CandidateState::Protected,
-            _ if node.bounds.left_of_node_rate == 0 && !is_charged => CandidateState::Protected,
+            _ if node.bounds.rate.left == 0 && !is_charged => CandidateState::Protected,
             CandidateState::Terminating if goes_again => CandidateState::Eligible,
             state => state,
         }

@@ -8,6 +8,7 @@ use crate::{
     Signal, Threshold, Usages,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
     pace::{PaceInputs, Urgency},
+    permit::NodeRate,
     record::SignalUse,
 };
 
@@ -86,10 +87,10 @@ impl Snapshot<'_> {
     /// The same node without its rate, where that is used up and the pods that make an urgent growth are exempt.
     pub(crate) fn beyond_rate(self) -> Option<Self> {
         let bounds = NodeBounds {
-            left_of_node_rate: usize::MAX,
+            rate: NodeRate::default(),
             ..self.bounds
         };
-        let is_beyond = self.bounds.left_of_node_rate == 0 && self.bounds.exempts_growers;
+        let is_beyond = self.bounds.rate.is_for_growers_only();
         is_beyond.then_some(Self { bounds, ..self })
     }
 }
@@ -103,10 +104,8 @@ pub struct NodeBounds {
     pub awaits_removals: bool,
     /// Pods may go that are above limits of their own.
     pub allows_own_limits: bool,
-    /// How many evictions the node's rate allows; [`usize::MAX`] without a rate.
-    pub left_of_node_rate: usize,
-    /// Where that is none, urgent evictions of the pods that make the growth go on.
-    pub exempts_growers: bool,
+    /// What the node's rate allows.
+    pub rate: NodeRate,
 }
 
 impl NodeBounds {
@@ -124,8 +123,7 @@ impl Default for NodeBounds {
             allows_paced: true,
             awaits_removals: false,
             allows_own_limits: true,
-            left_of_node_rate: usize::MAX,
-            exempts_growers: false,
+            rate: NodeRate::default(),
         }
     }
 }

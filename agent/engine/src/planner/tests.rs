@@ -430,7 +430,7 @@ fn a_pod_that_has_started_threads_does_not_go_for_a_fork_bomb() {
 fn beyond_the_nodes_rate_the_fork_bomb_goes_and_no_other_pod() {
     for (is_exempt, gone) in [(false, None), (true, Some("bomb"))] {
         let mut scene = process_ids(3000);
-        (scene.bounds.left_of_node_rate, scene.bounds.exempts_growers) = (0, is_exempt);
+        (scene.bounds.rate.left, scene.bounds.rate.exempts_growers) = (0, is_exempt);
         scene.pod("bomb", 10);
         scene.pods.last_mut().unwrap().priority = 100;
         for ms in (0..450).step_by(20) {
@@ -446,7 +446,7 @@ fn beyond_the_nodes_rate_the_fork_bomb_goes_and_no_other_pod() {
     }
     // What is not urgent waits.
     let mut scene = process_ids(3000);
-    (scene.bounds.left_of_node_rate, scene.bounds.exempts_growers) = (0, true);
+    (scene.bounds.rate.left, scene.bounds.rate.exempts_growers) = (0, true);
     for look in 0..1200 {
         scene.look(SECOND + look * 20 * MS, 2900, 50 * MS);
     }
@@ -501,15 +501,14 @@ fn both_steps_before_an_eviction_are_of_pods_that_may_go() {
     scene.pods[5].is_static = true;
     scene.pods[6].is_deleting = true;
     let observations = Observations::default();
+    let mut bounds = NodeBounds::default();
+    bounds.rate.left = 0;
     let node = Snapshot {
         observations: &observations,
         pods: &scene.pods,
         usages: &scene.usages,
         // No step evicts a pod.
-        bounds: NodeBounds {
-            left_of_node_rate: 0,
-            ..NodeBounds::default()
-        },
+        bounds,
     };
     scene.planner.note_fastpath_kill(SECOND, node, "killed");
     let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();

@@ -125,7 +125,7 @@ impl Planner {
             return None;
         };
         let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
-        let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
+        let by_order = goes_by_order_alone(has_evicted, node.bounds.rate);
         (!by_order).then(|| self.growing_by(growth, node, threshold))
     }
 
@@ -270,16 +270,15 @@ impl Planner {
                 per_second: growing.per_second,
                 steady,
                 growers: &mut growers,
-                allowed: node.bounds.left_of_node_rate,
-                exempts_growers: node.bounds.exempts_growers,
-                unlisted: 0,
+                of_others: 0,
             };
             match excluded {
                 Excluded::AllButGrowers => {
                     pass_over_all_but_growers(&mut candidates, rules, growth)
                 }
                 Excluded::InVain => {
-                    pass_over_in_vain(&mut candidates, rules, growth, |_, usage| (usage, usage))
+                    let read = |_, usage| (usage, usage);
+                    pass_over_in_vain(&mut candidates, rules, growth, node.bounds.rate, read)
                 }
             };
         }

@@ -216,7 +216,7 @@ fn a_pod_that_does_not_grow_is_passed_over() {
     candidates[2].state = CandidateState::Protected;
     let grew = [1, 6400, 1 << 40];
     assert_eq!(eligible_growth(&candidates, &grew), 6401);
-    exclude_not_growing(&mut candidates, &grew, &[], 6400);
+    pass_over_not_growing(&mut candidates, &grew, &[], 6400);
     let states = candidates.map(|candidate| candidate.state);
     let expected = [
         CandidateState::PassedOver,
@@ -232,7 +232,7 @@ fn a_pod_that_does_not_grow_is_passed_over() {
 fn a_pod_that_only_charges_in_advance_is_passed_over() {
     let eligible = |growers: &[(u64, usize)]| {
         let mut candidates = [candidate(0, 0, 100), candidate(1, 0, 300)];
-        exclude_not_growing(&mut candidates, &[25_600, 6000], growers, 6000);
+        pass_over_not_growing(&mut candidates, &[25_600, 6000], growers, 6000);
         candidates.map(|candidate| candidate.state == CandidateState::Eligible)
     };
     assert_eq!(eligible(&[(6000, 1)]), [false, true]);
@@ -273,11 +273,13 @@ fn next_allowed(
         per_second: mib_per_second << 20,
         steady: mib_per_second << 20,
         growers: &mut growers,
-        allowed,
-        exempts_growers: false,
-        unlisted: 0,
+        of_others: 0,
     };
-    let spared = pass_over_in_vain(candidates, RULES, growth, |_, usage| (usage, usage));
+    let rate = NodeRate {
+        left: allowed,
+        exempts_growers: false,
+    };
+    let spared = pass_over_in_vain(candidates, RULES, growth, rate, |_, usage| (usage, usage));
     (spared, first(candidates, RULES))
 }
 
@@ -343,12 +345,17 @@ fn what_others_give_back_makes_a_small_growth_no_main_one() {
         per_second: 300 << 20,
         steady: 60 << 20,
         growers: &mut [(300 << 20, 1), (35 << 20, 0)],
-        allowed: usize::MAX,
-        exempts_growers: false,
-        unlisted: 0,
+        of_others: 0,
     };
     let read = |_, usage| (usage, usage);
-    assert!(pass_over_in_vain(&mut candidates, RULES, growth, read));
+    let rate = NodeRate::default();
+    assert!(pass_over_in_vain(
+        &mut candidates,
+        RULES,
+        growth,
+        rate,
+        read
+    ));
     assert_eq!(first(&mut candidates, RULES), Some(1));
 }
 
@@ -361,11 +368,9 @@ fn is_passed_over(
         per_second: 200 << 20,
         steady: 200 << 20,
         growers: &mut [(200 << 20, 60)],
-        allowed: usize::MAX,
-        exempts_growers: false,
-        unlisted: 0,
+        of_others: 0,
     };
-    pass_over_in_vain(candidates, RULES, growth, read)
+    pass_over_in_vain(candidates, RULES, growth, NodeRate::default(), read)
 }
 
 /// Its counter puts it above its request, in front of the grower; without page cache it is within it.

@@ -9,7 +9,7 @@ use evictd_engine::{
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
-    permit::LastResort,
+    permit::{LastResort, NodeRate},
     record::{KillOutcome, Stages},
     round::{self, Attempt, Candidates, Choice, Outcome, Pods, Round},
     terminating::{Terminating, VictimReading},
@@ -483,25 +483,16 @@ impl Pods for ScopePods<'_> {
         self.monitor.rules()
     }
 
-    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) {
         self.monitor.load_candidates(kind, resort);
         let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
         if let Some(watched) = scopes.get(self.index) {
             pods.exclude_pods_outside(&watched.scope);
         }
-        pods.attainable()
     }
 
-    fn allowed(&self) -> usize {
-        self.monitor.limiter.left_of_node_rate(monotonic_ns())
-    }
-
-    fn is_beyond_rate(&self) -> bool {
-        self.monitor.limiter.is_beyond_rate(monotonic_ns())
-    }
-
-    fn exempts_growers(&self) -> bool {
-        self.monitor.limiter.exempts_growers()
+    fn rate(&self) -> NodeRate {
+        self.monitor.limiter.node_rate(monotonic_ns())
     }
 
     fn has_evicted_lately(&self) -> bool {

@@ -119,14 +119,6 @@ impl PodReadings {
         }
     }
 
-    /// Computes an upper bound of what the eligible candidates use together, in bytes.
-    pub fn attainable(&self) -> u64 {
-        let candidates = self.table.candidates.iter();
-        candidates
-            .filter(|candidate| candidate.state == CandidateState::Eligible)
-            .fold(0, |sum, candidate| sum.saturating_add(candidate.usage))
-    }
-
     /// The first candidate in the order of eviction, as they are loaded.
     pub fn first_in_order(&mut self, rules: SelectionCriteria) -> Option<usize> {
         self.table.candidates(false).choose(rules, Among::All)

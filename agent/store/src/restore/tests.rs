@@ -477,7 +477,7 @@ proptest! {
         let evictions = restored.evictions();
         evictions.iter().for_each(|e| limiter.charge_restored(1, e.at));
         let later = monotonic * SECOND + period;
-        prop_assert_eq!(limiter.left_of_node_rate(later), 1);
+        prop_assert_eq!(limiter.node_rate(later).left, 1);
     }
 
     /// A limit that was charged anew has as much room as one that was never forgotten, at every moment.
@@ -502,7 +502,7 @@ proptest! {
             forgotten.charge_restored(1, eviction.at);
         }
         for later in (now..now + 6_000).step_by(50) {
-            let left = |r: &EvictionLimiter| r.left_of_node_rate(later * SECOND);
+            let left = |r: &EvictionLimiter| r.node_rate(later * SECOND).left;
             prop_assert_eq!(left(&kept), left(&forgotten), "{}", later);
         }
     }

@@ -386,7 +386,7 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
         node.see(DISK, 900);
         assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
         node.planner.cancel_eviction("asked");
-        node.bounds.left_of_node_rate = 0;
+        node.bounds.rate.left = 0;
         // The rate does not count it before the API server has agreed, or before its end.
         assert_eq!(chosen(&node.look(30 * SECOND).evictions), []);
         node.planner.pending.note_answer("asked");
@@ -509,7 +509,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
                 !limiter.allows(permitted, at, EvictionKind::AnyCause, LastResort::None);
         }
         node.bounds = limiter.node_bounds(Mode::Evictd, now.unsigned_abs());
-        assert_eq!(node.bounds.left_of_node_rate, 0);
+        assert_eq!(node.bounds.rate.left, 0);
         node.see(DISK, 900);
         let plan = node.look(now);
         let hard: Vec<_> = plan.evictions.iter().filter(|e| !e.is_soft).collect();
@@ -853,7 +853,7 @@ fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
 
     let mut node = Node::new(vec![hard(DISK, 1000)], false);
     node.pod("free", [500, 0, 1]);
-    node.bounds.left_of_node_rate = 0;
+    node.bounds.rate.left = 0;
     node.see(DISK, 900);
     assert_eq!(node.look(SECOND).blocked[0].denied, 1, "by the rate");
 }
