@@ -3,7 +3,7 @@
 //! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth
 //! too late. So every window has a say, and what it saw is taken to go on for a time that the caller gives.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use crate::{
     rises::{PAUSE_NS, Rises},
@@ -20,7 +20,6 @@ const PAUSE_PART: u64 = 8;
 const POD_PAUSE_NS: u64 = SECOND / 2;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RecordedGrowth")]
 pub(crate) struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
@@ -28,40 +27,20 @@ pub(crate) struct Growth {
     rises: Rises,
 }
 
-/// What a file says of a growth: its times may contradict each other.
-#[derive(Deserialize)]
-struct RecordedGrowth {
-    windows: [Window; WINDOWS],
-    latest: Option<Sample>,
-    #[serde(default)]
-    rises: Rises,
-}
-
-impl TryFrom<RecordedGrowth> for Growth {
-    type Error = String;
-
-    fn try_from(recorded: RecordedGrowth) -> Result<Self, String> {
-        let RecordedGrowth {
-            windows,
-            latest,
-            rises,
-        } = recorded;
-        let last = latest.map_or(u64::MAX, |latest| latest.time);
-        for (i, window) in windows.iter().enumerate() {
-            for (name, sample) in [("begin", window.begin), ("next", window.next)] {
-                if let Some(time) = sample.map(|sample| sample.time).filter(|time| *time > last) {
-                    return Err(format!(
-                        "windows[{i}].{name}.time: {time}: is later than latest.time, which is {last}"
-                    ));
-                }
+/// Reads a growth. A file's times may contradict each other.
+pub(crate) fn in_order<'de, D: Deserializer<'de>>(from: D) -> Result<Growth, D::Error> {
+    let growth = Growth::deserialize(from)?;
+    let last = growth.latest().unwrap_or(u64::MAX);
+    for (i, window) in growth.windows.iter().enumerate() {
+        for (name, sample) in [("begin", window.begin), ("next", window.next)] {
+            if let Some(time) = sample.map(|sample| sample.time).filter(|time| *time > last) {
+                return Err(D::Error::custom(format_args!(
+                    "windows[{i}].{name}.time: {time}: is later than latest.time, which is {last}"
+                )));
             }
         }
-        Ok(Self {
-            windows,
-            latest,
-            rises,
-        })
     }
+    Ok(growth)
 }
 
 /// An amount at a time.

@@ -23,7 +23,7 @@ pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 /// kernel, and statistics may be late. Only other pods' own counters tell of theirs then.
 const SETTLE_NS: u64 = 10 * MS;
 /// An amount that has fallen by less, in bytes, has not shrunk: counters are read one after the other.
-const STEADY: u64 = 1 << 20;
+const LEAST_SHRUNK: u64 = 1 << 20;
 /// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for
 /// less: a quarter of what is left has gone then.
 const EXTRAPOLATION: u64 = 16;
@@ -115,6 +115,7 @@ impl Decision {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pace {
+    #[serde(deserialize_with = "crate::growth::in_order")]
     growth: Growth,
     /// Time since which the kubelet would find the threshold met, at every look, in nanoseconds; `None` while it is not
     /// met.
@@ -146,7 +147,7 @@ impl Pace {
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
         let noise = seen.noise(self.is_met());
         if seen.skew <= noise {
-            let sample = Sample {
+            let mut sample = Sample {
                 time: now,
                 amount: (seen.used.saturating_sub(seen.dying)).saturating_add(seen.estimated),
                 dying: seen.dying,
@@ -157,10 +158,9 @@ impl Pace {
                 stat_lag: seen.stat_lag.saturating_add(seen.estimated),
                 pcp_free: seen.pcp_free,
             };
-            let stat_lag = sample
-                .stat_lag
-                .saturating_add(self.growth.freed_late(sample));
-            self.growth.observe(Sample { stat_lag, ..sample }, noise);
+            let freed_late = self.growth.freed_late(sample);
+            sample.stat_lag = sample.stat_lag.saturating_add(freed_late);
+            self.growth.observe(sample, noise);
         }
         let is_met_by_kubelet = seen.is_met_by_kubelet(self.is_resolving(now));
         if !is_met_by_kubelet {
@@ -224,20 +224,18 @@ impl Pace {
     /// A pod was evicted for this, or for something else that it gives back to this as well, or before the agent was
     /// started. Its growth is not told from that of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
-        self.evicted_holding(now, u64::MAX);
+        self.evicted_holding(now, u64::MAX, None);
     }
 
     /// Notes an eviction as [`Self::evicted`] does, of a pod that `held` so much: steps of a growth by more were of others.
-    pub fn evicted_holding(&mut self, now: u64, held: u64) {
-        self.note_eviction(now);
-        self.growth.forget(held);
-    }
-
-    /// Notes an eviction as [`Self::evicted`] does, but of a pod that has `held` so much at every moment since `since`:
-    /// what grew was others.
-    pub fn evicted_without_growth(&mut self, now: u64, held: u64, since: u64) {
-        self.note_eviction(now);
-        self.growth.exclude_victim(held, since);
+    /// Where it has held so much at every moment since a time, all that grew since then was others.
+    pub fn evicted_holding(&mut self, now: u64, held: u64, still_since: Option<u64>) {
+        self.last_eviction = Some(now);
+        self.evictions = self.evictions.saturating_add(1);
+        match still_since {
+            Some(since) => self.growth.exclude_victim(held, since),
+            None => self.growth.forget(held),
+        }
     }
 
     /// A pod was evicted for another disk: the next one here that is not urgent keeps its distance.
@@ -275,11 +273,6 @@ impl Pace {
         self.last_eviction = Some(now);
     }
 
-    fn note_eviction(&mut self, now: u64) {
-        self.last_eviction = Some(now);
-        self.evictions = self.evictions.saturating_add(1);
-    }
-
     /// Time at which a pod was last evicted, in nanoseconds; `None` if none was.
     pub fn last_eviction(&self) -> Option<u64> {
         self.last_eviction
@@ -294,7 +287,7 @@ impl Pace {
     /// Victims that still hold so many bytes are followed no longer: what was counted as theirs has become others', and
     /// would look like a growth.
     pub fn release_victims(&mut self, held: u64) {
-        if held >= STEADY {
+        if held >= LEAST_SHRUNK {
             self.forget_growth();
         }
     }
@@ -536,7 +529,7 @@ impl PaceInputs {
     /// The growth that uses up the headroom before the kubelet would have looked again, if one does.
     fn urgency(&self) -> Option<(u64, Grown)> {
         let (seen, pace) = (&self.shortage, &self.pace);
-        let steady = STEADY.min(seen.threshold / 16);
+        let steady = LEAST_SHRUNK.min(seen.threshold / 16);
         let has_evicted = |last: u64| self.now < last.saturating_add(SECOND);
         let may_end =
             self.profile == PaceProfile::Sustained || pace.last_eviction.is_some_and(has_evicted);

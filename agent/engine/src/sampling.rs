@@ -1,11 +1,8 @@
 //! Deadline sampling: when to look again.
 
-mod nearness;
 pub mod pod_readings;
 
 use std::time::Duration;
-
-pub use self::nearness::Nearness;
 
 /// Shortest interval: below it looking costs more than it tells.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(1);
@@ -75,10 +72,29 @@ pub fn sample_interval_at(
         (ScopeState::Calm, Notification::Hidden(seen)) => {
             far.max(sample_interval(distance / 2, seen).min(MIN_HOOKED_INTERVAL))
         }
-        (ScopeState::Calm, Notification::OnceNear) => {
-            Nearness::new(growth).sample_interval(distance)
-        }
+        (ScopeState::Calm, Notification::OnceNear) => until_near(distance, growth),
     }
+}
+
+/// Longest time that attaching a hook takes: the kernel patches its code on every CPU.
+const ATTACHING: Duration = Duration::from_millis(30);
+
+/// Bytes from the threshold at which a hook must be attached that costs something per page: the fastest `growth` per second
+/// cannot reach the threshold before the hook is there.
+fn near_distance(growth: u64) -> u64 {
+    let micros = (ATTACHING + MIN_INTERVAL).as_micros();
+    u64::try_from(u128::from(growth) * micros / 1_000_000).unwrap_or(u64::MAX)
+}
+
+/// Whether that hook should be attached. It goes away only at twice the distance, or it would flap.
+pub fn wants_hook(growth: u64, distance: u64, is_attached: bool) -> bool {
+    let times = if is_attached { 2 } else { 1 };
+    distance < near_distance(growth).saturating_mul(times)
+}
+
+/// When to look again while it is away: before the fastest growth has come near.
+fn until_near(distance: u64, growth: u64) -> Duration {
+    sample_interval(distance.saturating_sub(near_distance(growth)), growth)
 }
 
 /// When to look at a disk again that no hook counts: as [`sample_interval`] says, but a disk may stay close to its
@@ -119,6 +135,26 @@ mod tests {
             let grown = u128::from(growth) * interval.as_micros() / 1_000_000;
             proptest::prop_assert!(grown <= u128::from(distance) || interval == MIN_INTERVAL);
             proptest::prop_assert!((MIN_INTERVAL..=MAX_INTERVAL).contains(&interval));
+        }
+
+        /// Growth at any speed up to the fastest, looked at when it is due: the hook is attached before the distance
+        /// is used up, and the time to attach it is counted in.
+        #[test]
+        fn the_hook_is_there_before_the_threshold(
+            growth in 1_u64 << 20..1 << 37,
+            start in 0_u64..1 << 42,
+            speeds in proptest::collection::vec(0.0..=1.0_f64, 1..200),
+        ) {
+            let grown = |time: Duration, speed: f64| (growth as f64 * speed * time.as_secs_f64()) as u64;
+            let mut distance = start + near_distance(growth);
+            for speed in speeds {
+                if wants_hook(growth, distance, false) {
+                    // Even if attaching takes its longest time at full speed; a byte is lost to rounding.
+                    proptest::prop_assert!(distance + 1 >= grown(ATTACHING, 1.0));
+                    break;
+                }
+                distance = distance.saturating_sub(grown(until_near(distance, growth), speed));
+            }
         }
     }
 }

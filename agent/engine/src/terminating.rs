@@ -110,8 +110,14 @@ impl Terminating {
     }
 
     /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a
-    /// second to show that it gives something back.
-    pub fn restore(signalled: u64, now: u64, left: VictimReading, shared: u64) -> Self {
+    /// second to show that it gives something back, unless it `was_stuck` before.
+    pub fn restore(
+        signalled: u64,
+        now: u64,
+        left: VictimReading,
+        shared: u64,
+        was_stuck: bool,
+    ) -> Self {
         let usage = left.usage.unwrap_or(0);
         Self {
             known_since: now.max(signalled),
@@ -119,15 +125,9 @@ impl Terminating {
             progress: signalled.max(now.saturating_sub(STUCK_NS - RESUMED_NS)),
             exited: (!left.populated).then_some(signalled),
             unmounts_since: signalled,
+            stuck: was_stuck && left.populated,
             ..Self::new(signalled, usage, shared)
         }
-    }
-
-    /// The same victim where it is known whether it was stuck before.
-    #[must_use]
-    pub fn stuck_before(mut self, was_stuck: bool) -> Self {
-        self.stuck = was_stuck && self.exited.is_none();
-        self
     }
 
     /// No cycle ran for so many nanoseconds until `now`: they do not count as time of the victim. Of delays that may be
@@ -436,9 +436,7 @@ mod tests {
     // R43
     #[test]
     fn a_victim_of_an_earlier_agent_keeps_its_own_deadlines() {
-        let restore = |now, left, stuck| {
-            Terminating::restore(SECOND, now, left, 40 * MIB).stuck_before(stuck)
-        };
+        let restore = |now, left, stuck| Terminating::restore(SECOND, now, left, 40 * MIB, stuck);
         let mut young = restore(SECOND + MS, seen(true, 100), false);
         assert_eq!(pending(&young, SECOND + MS, 100).amount, 100 * MIB);
         assert_eq!(

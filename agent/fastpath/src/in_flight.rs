@@ -174,8 +174,7 @@ impl Victim {
             works: false,
         };
         let signalled = victim.signalled;
-        let terminating = Terminating::restore(signalled, now, left, shared);
-        let terminating = terminating.stuck_before(victim.is_stuck);
+        let terminating = Terminating::restore(signalled, now, left, shared, victim.is_stuck);
         let eviction = Eviction {
             scope: scope.unwrap_or(Eviction::NOT_OWN.scope),
             ..Eviction::NOT_OWN

@@ -20,7 +20,7 @@ use evictd_engine::{
     pending::Pending,
     permit::{LastResort, NodeRate, Permission},
     round::{self, Attempt, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
-    sampling::{self, Nearness, Notification, ScopeState, pod_readings},
+    sampling::{self, Notification, ScopeState, pod_readings},
     shortage::LimitedGrowth,
     terminating::{Terminating, VictimReading, VictimState},
     units::{nanos, signed},
@@ -92,8 +92,7 @@ impl Victim {
         };
         Self {
             pod,
-            terminating: Terminating::restore(at, world.now, left, world.shared(pod))
-                .stuck_before(is_stuck),
+            terminating: Terminating::restore(at, world.now, left, world.shared(pod), is_stuck),
             is_reported: is_stuck || !left.populated,
         }
     }
@@ -379,7 +378,7 @@ impl Evictd {
 
     /// Whether the threshold is so near that the program which costs something per page is attached.
     fn is_near(&self, world: &World<'_>) -> bool {
-        Nearness::new(world.incident.fastest).wants_hook(self.distance(), true)
+        sampling::wants_hook(world.incident.fastest, self.distance(), true)
     }
 
     fn note_usages(&mut self, world: &World<'_>) {
@@ -618,10 +617,8 @@ impl Pods for SimulatedPods<'_, '_> {
         let usage = world.usage(pod).unwrap_or(0);
         let is_met = evictd.sample.shortage.is_met_by_kubelet(false);
         evictd.pace.note_own_eviction(is_met);
-        match evictd.history.still_since(pod, usage) {
-            Some(since) => evictd.pace.evicted_without_growth(now, held, since),
-            None => evictd.pace.evicted_holding(now, held),
-        }
+        let still_since = evictd.history.still_since(pod, usage);
+        evictd.pace.evicted_holding(now, held, still_since);
         Attempt::Signalled(gives)
     }
 }

@@ -92,7 +92,7 @@ impl Kill {
             usage: Some(all),
             works: false,
         };
-        Terminating::restore(self.signalled, now, left, shmem)
+        Terminating::restore(self.signalled, now, left, shmem, false)
     }
 
     /// Bytes of shared memory, which outlives its processes.
@@ -377,10 +377,12 @@ impl MemoryMonitor {
                 still_since,
             } = kill.held;
             let held = reading.map(|r| r.of_scope(watched.scope.is_limited()).unreclaimable());
-            match (held, still_since) {
-                (Some(held), Some(since)) => watched.pace.evicted_without_growth(at, held, since),
-                (Some(held), None) => watched.pace.evicted_holding(at, held + swapped),
-                (None, _) => watched.pace.evicted(at),
+            let swapped = if still_since.is_none() { swapped } else { 0 };
+            match held {
+                Some(held) => watched
+                    .pace
+                    .evicted_holding(at, held + swapped, still_since),
+                None => watched.pace.evicted(at),
             }
         }
     }

@@ -9,8 +9,8 @@ use evictd_engine::{
     permit::LastResort,
     rank,
     sampling::{
-        Nearness,
         pod_readings::{self, WHILE_TERMINATING_NS},
+        wants_hook,
     },
 };
 use evictd_node::{
@@ -27,8 +27,8 @@ use crate::{
 impl MemoryMonitor {
     /// Publishes the kernel victims when memory has moved or the last ones are old.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
-        let nearness = Nearness::new(self.fastest_growth);
-        let is_near = |watched: &WatchedScope| nearness.wants_hook(watched.distance(), true);
+        let growth = self.fastest_growth;
+        let is_near = |watched: &WatchedScope| wants_hook(growth, watched.distance(), true);
         let age = now.saturating_sub(self.published_at);
         let is_near = self.scopes.iter().any(is_near);
         let is_old = pod_readings::are_old(age, is_near);

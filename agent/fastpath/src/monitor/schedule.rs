@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::sampling::{self, Nearness, Notification, ScopeState};
+use evictd_engine::sampling::{self, Notification, ScopeState, wants_hook};
 
 use crate::{FastPathEvent, monitor::MemoryMonitor, scope::WatchedScope, spin::Wait};
 
@@ -30,12 +30,12 @@ impl MemoryMonitor {
         if self.is_busy() {
             return sampling::BUSY;
         }
-        let nearness = Nearness::new(self.fastest_growth);
+        let growth = self.fastest_growth;
         let attached = self.triggers.set.is_attached();
         let wanted = self
             .scopes
             .iter()
-            .any(|watched| !watched.gone && nearness.wants_hook(watched.distance(), attached));
+            .any(|watched| !watched.gone && wants_hook(growth, watched.distance(), attached));
         let switched = self.triggers.switch(wanted);
         self.status.note_hook(switched.is_lost);
         // One event for each loss; every look tries again.
