@@ -5,7 +5,7 @@ use crate::units::{MS, SECOND, scaled};
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = MS;
 /// Over less than this a growth is not steady.
-const STEADY_NS: u64 = 100 * MS;
+const LEAST_NS: u64 = 100 * MS;
 /// All pods together have grown by so many times what CPUs charge in advance before the growth of each is known.
 const JUMPS: u64 = 4;
 /// Least age difference between `latest` and each entry of `older`, in nanoseconds.
@@ -94,7 +94,7 @@ impl CounterHistory {
         if elapsed < GROWTH_NS {
             return;
         }
-        for (earlier, apart) in [(&mut self.recent, STEADY_NS), (&mut self.older, OLDER_NS)] {
+        for (earlier, apart) in [(&mut self.recent, LEAST_NS), (&mut self.older, OLDER_NS)] {
             if latest.at.saturating_sub(earlier[0].at) >= apart {
                 earlier.swap(0, 1);
                 earlier[0].at = latest.at;
@@ -122,7 +122,7 @@ impl CounterHistory {
         let is_enough = |past: &&Counters| {
             let pods = 0..latest.bytes.len();
             let all = pods.fold(0_u64, |sum, at| sum.saturating_add(grown(past, at)));
-            past.at > 0 && elapsed(past) >= STEADY_NS && all >= jump.saturating_mul(JUMPS)
+            past.at > 0 && elapsed(past) >= LEAST_NS && all >= jump.saturating_mul(JUMPS)
         };
         let past = self.recent.iter().chain(&self.older).find(is_enough);
         move |position| {

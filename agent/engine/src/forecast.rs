@@ -30,15 +30,9 @@ pub struct Forecast {
 
 impl Trend {
     /// A trend over this window; older samples are forgotten.
-    pub const fn new(window: Duration) -> Self {
-        let nanos = window.as_nanos();
-        let window_nanos = if nanos > i64::MAX as u128 {
-            i64::MAX
-        } else {
-            nanos as i64
-        };
+    pub fn new(window: Duration) -> Self {
         Self {
-            window_nanos,
+            window_nanos: i64::try_from(window.as_nanos()).unwrap_or(i64::MAX),
             samples: [(0, 0); SAMPLES],
             count: 0,
         }

@@ -55,7 +55,7 @@ pub struct Grower {
     /// that comes and goes is none.
     pub growth: u64,
     /// The same of one that grows by less than counters jump.
-    pub slow: u64,
+    pub steady: u64,
 }
 
 impl Grower {
@@ -63,7 +63,7 @@ impl Grower {
     pub const NONE: Self = Self {
         position: usize::MAX,
         growth: 0,
-        slow: 0,
+        steady: 0,
     };
 }
 
@@ -91,7 +91,6 @@ impl<const N: usize> Largest<N> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
     id: u64,
-    time: u64,
     /// Time since which it is watched.
     since: u64,
     /// Time at which it was last among the cgroups that matter most.
@@ -102,7 +101,6 @@ struct Watched {
 impl Watched {
     /// Growth by less than `noise` is no step.
     fn observe(&mut self, time: u64, held: u64, noise: u64) {
-        self.time = time;
         let sample = Sample {
             time,
             amount: held,
@@ -165,7 +163,7 @@ impl Growers {
         (growth > 0 || is_long).then_some(Grower {
             position,
             growth,
-            slow: watched.growth.fastest_beyond(STEADY_NS, 1),
+            steady: watched.growth.fastest_beyond(STEADY_NS, 1),
         })
     }
 
@@ -197,9 +195,9 @@ impl Growers {
     }
 
     fn find(&self, id: u64, now: u64, within: u64) -> Option<&Watched> {
-        let is_it =
-            |watched: &&Watched| watched.id == id && now.saturating_sub(watched.time) <= within;
-        self.watched.iter().find(is_it).filter(|_| id != 0)
+        let is_recent = |time| now.saturating_sub(time) <= within;
+        let mut watched = self.watched.iter();
+        watched.find(|w| w.id == id && w.growth.latest().is_some_and(is_recent))
     }
 }
 
@@ -254,9 +252,9 @@ mod tests {
         let of = |growers: &Growers, id, shortest| growth(growers, id, now, shortest);
         assert_eq!([0, 30, 100].map(|ms| of(&growers, 8, ms * MS)), [0, 0, 0]);
         assert!(of(&growers, 7, 100 * MS) > 100);
-        let slow = |growers: &Growers, id| growers.growth_of(id, 0, now, 0).unwrap().slow / MIB;
+        let steady = |growers: &Growers, id| growers.growth_of(id, 0, now, 0).unwrap().steady / MIB;
         assert_eq!(
-            [slow(&growers, 7) > 100, slow(&growers, 8) > 0],
+            [steady(&growers, 7) > 100, steady(&growers, 8) > 0],
             [true, false]
         );
         // What is beyond it is.

@@ -306,9 +306,7 @@ impl EvictionLimiter {
 
     /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.
     pub fn forget_shadow_victims(&self, by: ShadowChooser) {
-        if let Some(pressure) = self.shadow_pressure.get(by as usize) {
-            pressure.fetch_add(1, Ordering::Relaxed);
-        }
+        self.shadow_pressure[by as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Shadow mode is over: none of the pods that it has chosen was evicted.
@@ -329,8 +327,7 @@ impl EvictionLimiter {
 
     /// Computes a number that tells a pressure of one chooser from all others; never zero.
     fn shadow_mark(&self, by: ShadowChooser) -> u64 {
-        let pressure = self.shadow_pressure.get(by as usize);
-        let pressure = pressure.map_or(0, |p| p.load(Ordering::Relaxed));
+        let pressure = self.shadow_pressure[by as usize].load(Ordering::Relaxed);
         (by as u64 + 1) << 32 | u64::from(pressure)
     }
 

@@ -56,16 +56,13 @@ pub fn resource_is_short(
     let mut text = format!("{LOW_ON}{resource}. ");
     if let Some(seen) = observations.get(threshold.signal) {
         let quantity = threshold.value.quantity(seen.capacity);
-        let available = seen.available_quantity(threshold.signal);
+        let available = threshold.signal.quantity(seen.available);
         text += &format!("Threshold quantity: {quantity}, available: {available}. ");
     }
-    let Some(usage) = usage else {
-        return Message {
-            text,
-            annotations: Vec::new(),
-        };
-    };
     let mut annotations = Vec::new();
+    let Some(usage) = usage else {
+        return Message { text, annotations };
+    };
     if let (Resource::Memory, Some(request), Some(used)) = (
         resource,
         &pod.pod_level_memory_request,

@@ -87,18 +87,12 @@ impl Steps {
 
     fn step(&mut self, now: u64, short: Option<SoftShortage>) -> Option<Step> {
         let Some(short) = short.filter(|short| short.deficit > 0) else {
-            return match self.at {
-                // Its end comes by itself.
-                At::Reclaiming => None,
-                At::Throttling(_) => {
-                    self.at = At::Rest;
-                    Some(Step::Unthrottle)
-                }
-                At::Rest | At::Reclaimed | At::Spent => {
-                    self.at = At::Rest;
-                    None
-                }
-            };
+            // The end of a reclaim comes by itself.
+            if self.at == At::Reclaiming {
+                return None;
+            }
+            let was = std::mem::replace(&mut self.at, At::Rest);
+            return matches!(was, At::Throttling(_)).then_some(Step::Unthrottle);
         };
         match self.at {
             At::Rest if !short.is_met => None,

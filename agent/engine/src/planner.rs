@@ -55,8 +55,8 @@ pub struct Planner {
     paces: Paces,
     choices: Choices,
     blocked: Blocked,
-    /// Thresholds for which shadow mode has reported a pod, each its signal and whether it is hard. No pod dies, so that
-    /// nothing changes: one decision per pressure is all there is to report.
+    /// Thresholds for which shadow mode has reported a pod ([`Threshold::key`]). No pod dies, so that nothing changes: one
+    /// decision per pressure is all there is to report.
     reported_in_shadow: BTreeSet<(Signal, bool)>,
     /// The capacity of each signal when it was first seen; of inodes the largest.
     capacities: [Option<i64>; Signal::ALL.len()],
@@ -100,11 +100,7 @@ impl Planner {
         due.retain(|threshold| self.acts_on(threshold));
         self.blocked.keep(&due);
         // Not by what is due: a soft threshold may be blocked, and a disk slow to answer.
-        let is_of_files = |t: &Threshold| t.signal.resource().is_of_files();
-        if !self
-            .thresholds()
-            .any(|t| is_of_files(t) && self.is_under_pressure(t))
-        {
+        if self.met_on_files().next().is_none() {
             self.pending.forget_files();
         }
         let mut met_in_force = self.pressure.take_met_in_force();
@@ -220,11 +216,17 @@ impl Planner {
     /// The newest time, in nanoseconds, since which a threshold on files that is met has been met, perhaps by turns: its
     /// evictions wait for walks that began then.
     pub fn files_short_since(&self) -> Option<u64> {
-        let met = self
-            .thresholds()
-            .filter(|t| t.signal.resource().is_of_files() && self.is_under_pressure(t));
+        let met = self.met_on_files();
         met.filter_map(|t| self.paces.of(t).met_by_turns_since())
             .max()
+    }
+
+    /// The thresholds on files that were met at the last look.
+    fn met_on_files(&self) -> impl Iterator<Item = &Threshold> {
+        let on_files = |t: &&Threshold| t.signal.resource().is_of_files();
+        self.thresholds()
+            .filter(on_files)
+            .filter(|t| self.is_under_pressure(t))
     }
 
     /// Takes in which thresholds are met; the answer is those that call for action.
@@ -343,8 +345,7 @@ impl Planner {
     }
 
     fn is_reported_in_shadow(&self, threshold: &Threshold) -> bool {
-        let key = (threshold.signal, threshold.is_hard());
-        self.reported_in_shadow.contains(&key)
+        self.reported_in_shadow.contains(&threshold.key())
     }
 
     /// Whether inodes are short for want of room, and pods go for that: XFS and ZFS have as many inodes as the free space
@@ -484,13 +485,10 @@ impl Planner {
 
     /// All pods in the order of eviction for a signal.
     fn ranked<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<Ranked<'a>> {
-        let PlannerSettings {
-            strategy, layout, ..
-        } = self.settings;
         let ranking = Ranking {
-            strategy,
+            strategy: self.settings.strategy,
             signal,
-            layout,
+            layout: self.settings.layout,
         };
         ranking.order(node.pods, node.usages)
     }

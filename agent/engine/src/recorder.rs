@@ -55,9 +55,7 @@ impl Default for Recorder {
 impl Recorder {
     /// Keeps a sample, unless one of this signal was kept a moment ago. For one thread at a time; it does not allocate.
     pub fn record(&self, time: u64, signal: Signal, available: u64) {
-        let Some(last) = self.last.get(signal as usize) else {
-            return;
-        };
+        let last = &self.last[signal as usize];
         if time.saturating_sub(last.load(Ordering::Relaxed)) >= CLOSEST_NS {
             self.record_always(time, signal, available);
         }
@@ -65,9 +63,7 @@ impl Recorder {
 
     /// Keeps a sample whatever was kept before it: a decision depends on it. Otherwise as [`Self::record`].
     pub fn record_always(&self, time: u64, signal: Signal, available: u64) {
-        if let Some(last) = self.last.get(signal as usize) {
-            last.store(time, Ordering::Relaxed);
-        }
+        self.last[signal as usize].store(time, Ordering::Relaxed);
         let written = self.written.load(Ordering::Relaxed);
         // All earlier slots are complete. A reader that sees one of the stores below also sees this count, and drops
         // the slot.

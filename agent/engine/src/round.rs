@@ -6,7 +6,7 @@
 mod relief;
 
 use crate::{
-    Among, Candidate,
+    Among, Candidate, CandidateState,
     counter_history::CounterHistory,
     growers::{Grower, Largest, MAX_GROWERS, WATCHED},
     limiter::EvictionKind,
@@ -98,7 +98,7 @@ pub enum Attempt {
 }
 
 /// Choice of a pod: under which last resort, and whether out of order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Pods that the policies' last resort has allowed.
     pub resort: LastResort,
@@ -106,17 +106,6 @@ pub struct Choice {
     pub out_of_order: bool,
     /// What says which limits hold for it.
     pub kind: EvictionKind,
-}
-
-impl Default for Choice {
-    /// In the order.
-    fn default() -> Self {
-        Self {
-            resort: LastResort::None,
-            out_of_order: false,
-            kind: EvictionKind::Urgent,
-        }
-    }
 }
 
 /// Outcome of a round.
@@ -368,7 +357,8 @@ impl UrgentEvictions {
     fn restore_passed_over(&mut self, pods: &mut impl Pods) {
         self.choice.out_of_order = false;
         let candidates = pods.candidates().candidates.iter_mut();
-        candidates.for_each(Candidate::restore);
+        let passed_over = candidates.filter(|c| c.state == CandidateState::PassedOver);
+        passed_over.for_each(|candidate| candidate.state = CandidateState::Eligible);
     }
 }
 
@@ -422,7 +412,7 @@ impl GrowthRate {
                 match known.iter().find(|grower| grower.position == position) {
                     _ if candidate.state.is_over() => 0,
                     Some(grower) if grower.growth > 0 => 0,
-                    Some(grower) => grower.slow.min(growth),
+                    Some(grower) => grower.steady.min(growth),
                     None => growth,
                 }
             };
@@ -508,7 +498,7 @@ impl GrowthRate {
 mod tests {
     use super::*;
     use crate::{
-        CandidateState, RankInputs, Resource,
+        RankInputs, Resource,
         growth::Headroom,
         model::settings::RankingStrategy,
         pace::Pace,
@@ -636,7 +626,7 @@ mod tests {
                 *at = Grower {
                     position: *position,
                     growth: mib * MIB,
-                    slow: mib * MIB,
+                    steady: mib * MIB,
                 };
             }
             growers

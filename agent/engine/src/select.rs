@@ -52,15 +52,6 @@ impl CandidateState {
     }
 }
 
-impl Candidate {
-    /// Makes a candidate eligible again that was passed over.
-    pub(crate) fn restore(&mut self) {
-        if self.state == CandidateState::PassedOver {
-            self.state = CandidateState::Eligible;
-        }
-    }
-}
-
 /// A candidate with less than 1/64 of the total growth does not grow.
 const LEAST_PART: u64 = 64;
 

@@ -1,6 +1,6 @@
 //! Whether a node's reservations fit its thresholds. All amounts are bytes of memory.
 
-use super::{Signal, Threshold};
+use super::{Signal, Threshold, hard_threshold};
 use crate::units::signed;
 
 /// Amounts that are kept back from pods, and why.
@@ -20,23 +20,15 @@ impl MemorySizing {
     /// Sizes a node with these thresholds.
     pub fn new(capacity: u64, reserved: u64, thresholds: &[Threshold]) -> Self {
         let total = signed(capacity);
-        let memory = thresholds
-            .iter()
-            .filter(|threshold| threshold.signal == Signal::MemoryAvailable);
-        let largest = |hard_only: bool| {
-            let counted = memory
-                .clone()
-                .filter(|threshold| threshold.is_hard() || !hard_only);
-            counted
-                .map(|threshold| threshold.amount(total))
-                .max()
-                .unwrap_or(0)
-        };
+        let amount = |threshold: &Threshold| threshold.amount(total);
+        let hard = hard_threshold(thresholds, Signal::MemoryAvailable, total);
+        let memory = thresholds.iter();
+        let memory = memory.filter(|threshold| threshold.signal == Signal::MemoryAvailable);
         Self {
             capacity,
             reserved,
-            hard_threshold: largest(true),
-            largest_threshold: largest(false),
+            hard_threshold: hard.map_or(0, amount),
+            largest_threshold: memory.map(amount).max().unwrap_or(0),
         }
     }
 

@@ -170,7 +170,7 @@ fn met_now(thresholds: &[Threshold], config: &Config, sample: &NodeSample) -> Fi
         let observations = sample.observations_for(threshold);
         let observed = observations.get(threshold.signal)?;
         threshold.is_met(observations, false).then(|| {
-            let available = observed.available_quantity(threshold.signal);
+            let available = threshold.signal.quantity(observed.available);
             format!("{threshold} with {available} available")
         })
     });

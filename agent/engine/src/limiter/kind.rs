@@ -7,9 +7,10 @@ use crate::{
 };
 
 /// Why a pod would be evicted: that says which limits hold for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictionKind {
     /// For a shortage of the node that cannot wait.
+    #[default]
     Urgent,
     /// The same, and the pod makes the growth: where the node's rate exempts those, it does not hold it back
     /// ([`NodeRate::is_for_growers_only`](crate::permit::NodeRate::is_for_growers_only)).

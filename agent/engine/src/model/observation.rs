@@ -23,18 +23,14 @@ pub struct Observations([Option<Observation>; Signal::ALL.len()]);
 impl Observations {
     /// Returns the observation of a signal; `None` if there is none.
     pub fn get(&self, signal: Signal) -> Option<Observation> {
-        self.0.get(signal as usize).copied().flatten()
+        self.0[signal as usize]
     }
 
     /// Adds an observation, or replaces it.
     pub fn set(&mut self, signal: Signal, observation: Observation) {
-        if let Some(slot) = self.0.get_mut(signal as usize) {
-            *slot = Some(observation);
-        }
+        self.0[signal as usize] = Some(observation);
     }
-}
 
-impl Observations {
     /// Whether the node's own daemons use more memory than was kept back for them: what is used outside the
     /// pods' cgroup, against what the pods may not have.
     pub fn system_over_reserved(&self) -> bool {
@@ -50,15 +46,8 @@ impl Observations {
     }
 }
 
-impl Observation {
-    /// What is available as the kubelet prints it: bytes with binary suffixes, counts with decimal ones.
-    pub fn available_quantity(&self, signal: Signal) -> Quantity {
-        signal.quantity(self.available)
-    }
-}
-
 impl Signal {
-    /// An amount in the signal's unit as the kubelet prints it.
+    /// An amount in the signal's unit as the kubelet prints it: bytes with binary suffixes, counts with decimal ones.
     pub fn quantity(self, units: i64) -> Quantity {
         let format = match self.resource() {
             Resource::Memory | Resource::EphemeralStorage => Format::BinarySi,

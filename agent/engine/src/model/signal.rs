@@ -38,18 +38,6 @@ pub enum Resource {
     Pids,
 }
 
-impl Resource {
-    /// Whether a pod holds it by files, which are walked in the background.
-    pub fn is_of_files(self) -> bool {
-        matches!(self, Self::EphemeralStorage | Self::Inodes)
-    }
-
-    /// Whether its amounts are bytes.
-    pub fn is_of_bytes(self) -> bool {
-        matches!(self, Self::Memory | Self::EphemeralStorage)
-    }
-}
-
 /// The node condition that a signal raises, in the order in which they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeCondition {
@@ -121,12 +109,9 @@ impl Signal {
 
     /// The signal of the bytes of the filesystem whose inodes this one watches.
     pub fn bytes_beside(self) -> Option<Self> {
-        match self {
-            Self::ContainerFsInodesFree => Some(Self::ContainerFsAvailable),
-            Self::ImageFsInodesFree => Some(Self::ImageFsAvailable),
-            Self::NodeFsInodesFree => Some(Self::NodeFsAvailable),
-            _ => None,
-        }
+        let mut filesystems = Self::FILESYSTEMS.into_iter();
+        let of_it = filesystems.find(|(_, inodes)| *inodes == self);
+        of_it.map(|(bytes, _)| bytes)
     }
 
     /// The node condition that is true while the signal is below a threshold.
@@ -156,6 +141,16 @@ impl Resource {
             Self::Inodes => "inodes",
             Self::Pids => "pids",
         }
+    }
+
+    /// Whether a pod holds it by files, which are walked in the background.
+    pub fn is_of_files(self) -> bool {
+        matches!(self, Self::EphemeralStorage | Self::Inodes)
+    }
+
+    /// Whether its amounts are bytes.
+    pub fn is_of_bytes(self) -> bool {
+        matches!(self, Self::Memory | Self::EphemeralStorage)
     }
 }
 

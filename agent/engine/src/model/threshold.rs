@@ -101,6 +101,11 @@ impl Threshold {
         self.grace_period.is_zero()
     }
 
+    /// Its signal and whether it is hard.
+    pub(crate) fn key(&self) -> (Signal, bool) {
+        (self.signal, self.is_hard())
+    }
+
     /// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What was not
     /// observed is not met.
     pub fn is_met(&self, observations: &Observations, with_reclaim: bool) -> bool {

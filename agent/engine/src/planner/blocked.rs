@@ -17,7 +17,7 @@ pub(super) struct Blocked {
 impl Blocked {
     /// Forgets the thresholds that are not `due` any more.
     pub fn keep(&mut self, due: &[Threshold]) {
-        let is_due = |reported: &(Signal, bool)| due.iter().any(|t| key(t) == *reported);
+        let is_due = |reported: &(Signal, bool)| due.iter().any(|t| t.key() == *reported);
         self.reported.retain(is_due);
     }
 
@@ -30,7 +30,7 @@ impl Blocked {
 impl Planner {
     /// Takes note of a threshold for which no pod was chosen, if it is time for one and none may go, or none that is not urgent.
     pub(super) fn note_blocked(&mut self, now: i64, node: Snapshot<'_>, threshold: &Threshold) {
-        if self.blocked.reported.contains(&key(threshold)) {
+        if self.blocked.reported.contains(&threshold.key()) {
             return;
         }
         // `None`: it is not time for a pod.
@@ -58,7 +58,7 @@ impl Planner {
                 (pod.is_denied || is_rate_used_up) && !pod.is_protected(self.settings.mode)
             };
             let denied = node.pods.iter().filter(denied).count();
-            self.blocked.reported.push(key(threshold));
+            self.blocked.reported.push(threshold.key());
             self.blocked.new.push(BlockedThreshold {
                 threshold: threshold.clone(),
                 denied,
@@ -66,8 +66,4 @@ impl Planner {
             });
         }
     }
-}
-
-fn key(threshold: &Threshold) -> (Signal, bool) {
-    (threshold.signal, threshold.is_hard())
 }

@@ -29,7 +29,7 @@ impl Choices {
             uid: chosen.uid.clone(),
             at: unsigned_ns(now),
             is_soft: chosen.is_soft,
-            is_urgent: (chosen.timing.as_ref()).is_some_and(|timing| timing.urgency.is_urgent()),
+            is_urgent: chosen.is_urgent(),
             resource,
             before: paces.of_resource(resource).copied().collect(),
         });

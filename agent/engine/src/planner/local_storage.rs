@@ -73,16 +73,9 @@ fn container(pod: &Pod, usage: &PodUsage, layout: Layout) -> Option<Message> {
             .storage_limit
             .as_ref()
             .filter(|limit| !container.is_init() && !limit.is_zero())?;
-        let layer = if layout.dedicated_image_fs {
-            None
-        } else {
-            measured.rootfs.bytes
-        };
-        let used = measured
-            .logs
-            .bytes
-            .unwrap_or(0)
-            .saturating_add(layer.unwrap_or(0));
+        let layer = measured.rootfs.bytes;
+        let layer = layer.filter(|_| !layout.dedicated_image_fs).unwrap_or(0);
+        let used = measured.logs.bytes.unwrap_or(0).saturating_add(layer);
         (Quantity::bytes(used) > *limit)
             .then(|| message::container_storage_is_over(&container.name, limit))
     })

@@ -37,12 +37,7 @@ const PROGRESS_PART: u64 = 256;
 /// written meanwhile.
 const COME_PART: u64 = 8;
 
-/// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time. Of a large disk that is this
-/// part of it: where fewer come, others may have removed them.
-const SIGNIFICANT: [(Resource, u64); 2] = [
-    (Resource::EphemeralStorage, 16 << 20),
-    (Resource::Inodes, 1000),
-];
+/// Of a large disk this part of it is as little: where fewer come, others may have removed them.
 const SIGNIFICANT_PART: i64 = 1000;
 
 /// Victims by UID.
@@ -539,10 +534,13 @@ impl PendingVictims {
     }
 }
 
-/// Fewer bytes or inodes than these tell nothing.
+/// Fewer bytes or inodes than these tell nothing: others write and remove as much at any time.
 fn significant(resource: Resource) -> Option<u64> {
-    let least = SIGNIFICANT.iter().find(|(one, _)| *one == resource);
-    least.map(|(_, least)| *least)
+    match resource {
+        Resource::EphemeralStorage => Some(16 << 20),
+        Resource::Inodes => Some(1000),
+        Resource::Memory | Resource::Pids => None,
+    }
 }
 
 impl Expected {

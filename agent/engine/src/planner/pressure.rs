@@ -122,8 +122,8 @@ impl Pressure {
                 self.met_in_force.push(tracked.threshold.clone());
             }
             let condition = tracked.threshold.signal.node_condition();
-            if is_met && let Some(slot) = self.seen.get_mut(condition as usize) {
-                *slot = Some(now);
+            if is_met {
+                self.seen[condition as usize] = Some(now);
             }
             tracked.was_due = tracked
                 .since
@@ -139,9 +139,7 @@ impl Pressure {
 
     /// A condition is true now, whatever the observations say.
     pub(super) fn note_condition(&mut self, condition: NodeCondition, now: i64) {
-        if let Some(seen) = self.seen.get_mut(condition as usize) {
-            *seen = Some(now);
-        }
+        self.seen[condition as usize] = Some(now);
     }
 
     /// The thresholds that were met at the first look since they came into force; each once.
@@ -152,7 +150,7 @@ impl Pressure {
     /// The conditions that hold: seen within the transition period.
     pub fn conditions(&self, now: i64) -> Vec<NodeCondition> {
         let holds = |condition: &NodeCondition| {
-            let seen = self.seen.get(*condition as usize).copied().flatten();
+            let seen = self.seen[*condition as usize];
             seen.is_some_and(|seen| !has_passed(self.transition_period, seen, now))
         };
         CONDITIONS.into_iter().filter(holds).collect()
@@ -187,11 +185,7 @@ impl Pressure {
 
     /// The highest threshold of a signal, in its unit; `None` if it has none.
     pub fn highest(&self, signal: Signal, capacity: i64) -> Option<u64> {
-        let own = self
-            .thresholds
-            .iter()
-            .map(|tracked| &tracked.threshold)
-            .filter(|t| t.signal == signal);
+        let own = self.thresholds().filter(|t| t.signal == signal);
         own.map(|threshold| threshold.amount(capacity)).max()
     }
 
@@ -201,8 +195,8 @@ impl Pressure {
         observations: &Observations,
         resolves: impl Fn(&Threshold) -> bool,
     ) -> impl Iterator<Item = &Threshold> {
-        let thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
-        thresholds.filter(move |t| t.is_met(observations, resolves(t)))
+        self.thresholds()
+            .filter(move |t| t.is_met(observations, resolves(t)))
     }
 }
 

@@ -70,10 +70,8 @@ impl Planner {
     pub fn forget_shadow_reports(&mut self) -> bool {
         let before = self.reported_in_shadow.len();
         let pressure = &self.pressure;
-        self.reported_in_shadow.retain(|(signal, is_hard)| {
-            let mut of_it = pressure
-                .thresholds()
-                .filter(|t| t.signal == *signal && t.is_hard() == *is_hard);
+        self.reported_in_shadow.retain(|key| {
+            let mut of_it = pressure.thresholds().filter(|t| t.key() == *key);
             of_it.any(|threshold| pressure.is_under_pressure(threshold))
         });
         let were_any = self.reported_in_shadow.len() != before;

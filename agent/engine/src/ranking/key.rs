@@ -37,7 +37,7 @@ impl RankInputs {
 ///
 /// More usage never moves a pod back. The fast path rests on that: the pod that is first by upper bounds of usage, and
 /// is so by an exact value, is first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankKey {
     is_unknown: bool,
     group: u8,
@@ -49,15 +49,6 @@ pub struct RankKey {
 }
 
 impl RankKey {
-    /// A placeholder to fill arrays with; never compared.
-    pub(crate) const ANY: Self = Self {
-        is_unknown: false,
-        group: 0,
-        between: [0; 2],
-        excess: Reverse(0),
-        tie: 0,
-    };
-
     /// Computes where the kubelet puts a pod when memory runs short. It knows no policies, and every priority.
     pub fn for_kubelet(priority: i32, request: u64, usage: Option<u64>) -> Self {
         let inputs = RankInputs {

@@ -25,7 +25,7 @@ impl TopCandidates {
         passed_over: PassedOver,
     ) -> Self {
         let mut front = Self {
-            places: [(RankKey::ANY, 0); CAPACITY],
+            places: [Place::default(); CAPACITY],
             count: 0,
             rest: None,
         };
