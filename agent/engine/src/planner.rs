@@ -2,20 +2,20 @@
 //! for evictions; the caller carries them out.
 
 mod blocked;
-mod choices;
+mod choose;
 mod eligibility;
 pub mod empty_pods;
 pub mod local_storage;
 pub mod node_reclaim;
 mod paces;
-pub mod pending;
 pub mod plan;
 pub mod pressure;
 pub mod recreation;
 pub mod restored;
+mod rollback;
 mod updates;
 mod usage_growth;
-mod victim;
+pub mod victims;
 
 use std::{collections::BTreeSet, slice, time::Duration};
 
@@ -30,12 +30,12 @@ use crate::{
     model::settings::Mode,
     planner::{
         blocked::Blocked,
-        choices::Choices,
         paces::Paces,
-        pending::PendingVictims,
         pressure::Pressure,
         recreation::RecreationTracker,
+        rollback::Choices,
         usage_growth::{UsageGrowth, Use},
+        victims::PendingVictims,
     },
     units::signed,
 };

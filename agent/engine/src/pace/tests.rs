@@ -862,3 +862,34 @@ fn a_burst_up_to_a_limit_of_its_own_is_not_urgent() {
         assert!(is_urgent(quiet, 75, 85), "nothing would be left by then");
     }
 }
+
+#[test]
+fn what_is_taken_back_leaves_a_pace_as_it_was() {
+    let mut pace = Pace::default();
+    let seen = |used| Shortage {
+        available: 10,
+        threshold: 20,
+        resolved: 30,
+        used,
+        ..Shortage::default()
+    };
+    pace.observe(SECOND, &seen(100));
+    pace.evicted(2 * SECOND);
+    pace.observe(3 * SECOND, &seen(200));
+    pace.observe(4 * SECOND, &seen(300));
+    let before = pace;
+    let choose = |pace: &mut Pace| {
+        pace.evicted(5 * SECOND);
+        pace.note_own_eviction(true);
+    };
+    choose(&mut pace);
+    assert_ne!(pace, before);
+    pace.roll_back(5 * SECOND, false, &before);
+    assert_eq!(pace, before);
+    // Another pod has gone since.
+    choose(&mut pace);
+    pace.evicted(6 * SECOND);
+    let since = pace;
+    pace.roll_back(5 * SECOND, false, &before);
+    assert_eq!(pace, since);
+}

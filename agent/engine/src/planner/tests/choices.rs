@@ -5,7 +5,6 @@ use crate::{
     BlockedThreshold, NodeCondition, RestoredPending,
     limiter::{EvictionKind, EvictionLimiter},
     model::managed::tests::BarePod,
-    pace::Pace,
     permit::{LastResort, Permission},
     record::Departure,
 };
@@ -437,37 +436,6 @@ fn a_request_that_was_never_sent_is_none() {
     assert!(!node.planner.pending.is_requested("both"));
     node.planner.cancel_eviction("both");
     assert!(!node.planner.pending.is_requested("both"));
-}
-
-#[test]
-fn what_is_taken_back_leaves_a_pace_as_it_was() {
-    let mut pace = Pace::default();
-    let seen = |used| Shortage {
-        available: 10,
-        threshold: 20,
-        resolved: 30,
-        used,
-        ..Shortage::default()
-    };
-    pace.observe(units::SECOND, &seen(100));
-    pace.evicted(2 * units::SECOND);
-    pace.observe(3 * units::SECOND, &seen(200));
-    pace.observe(4 * units::SECOND, &seen(300));
-    let before = pace;
-    let choose = |pace: &mut Pace| {
-        pace.evicted(5 * units::SECOND);
-        pace.note_own_eviction(true);
-    };
-    choose(&mut pace);
-    assert_ne!(pace, before);
-    pace.roll_back(5 * units::SECOND, false, &before);
-    assert_eq!(pace, before);
-    // Another pod has gone since.
-    choose(&mut pace);
-    pace.evicted(6 * units::SECOND);
-    let since = pace;
-    pace.roll_back(5 * units::SECOND, false, &before);
-    assert_eq!(pace, since);
 }
 
 /// What was asked has used up the limits, and goes nevertheless; after a restart as well.

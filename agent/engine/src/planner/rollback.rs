@@ -5,10 +5,10 @@ use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces, units
 
 /// The newest last.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Choices(Vec<Choice>);
+pub(super) struct Choices(Vec<ChosenPod>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Choice {
+struct ChosenPod {
     uid: String,
     at: u64,
     is_soft: bool,
@@ -25,7 +25,7 @@ impl Choices {
         // One that was to go and is there still, as the kubelet's mode finds it.
         self.0
             .retain(|known| known.uid != chosen.uid || known.is_soft != chosen.is_soft);
-        self.0.push(Choice {
+        self.0.push(ChosenPod {
             uid: chosen.uid.clone(),
             at: unsigned_ns(now),
             is_soft: chosen.is_soft,
