@@ -312,7 +312,10 @@ impl Terminating {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        VictimState::{BecameStuck, Exited, Lingering, Released, Restarted, Stuck},
+        *,
+    };
 
     const MIB: u64 = 1 << 20;
 
@@ -336,29 +339,20 @@ mod tests {
         let before = pending(&victim, MS, 300);
         assert_eq!(before.amount, 300 * MIB);
         assert!(before.due.unwrap() < SECOND);
-        assert_eq!(
-            victim.observe(20 * MS, seen(false, 210)),
-            VictimState::Exited
-        );
+        assert_eq!(victim.observe(20 * MS, seen(false, 210)), Exited);
         let after = pending(&victim, 20 * MS, 210);
         assert_eq!(after.amount, 200 * MIB, "page cache is not expected");
         assert_eq!(after.due, Some(20 * MS + UNMOUNT_NS));
-        assert_eq!(
-            victim.observe(21 * MS, seen(false, 210)),
-            VictimState::Lingering
-        );
+        assert_eq!(victim.observe(21 * MS, seen(false, 210)), Lingering);
         let unmounted = VictimReading {
             populated: false,
             usage: None,
             works: false,
         };
-        assert_eq!(victim.observe(3 * SECOND, unmounted), VictimState::Released);
+        assert_eq!(victim.observe(3 * SECOND, unmounted), Released);
         let mut late = Terminating::new(0, 300 * MIB, 200 * MIB);
         late.observe(MS, seen(false, 210));
-        assert_eq!(
-            late.observe(31 * SECOND, seen(false, 210)),
-            VictimState::Released
-        );
+        assert_eq!(late.observe(31 * SECOND, seen(false, 210)), Released);
         assert_eq!(pending(&late, 31 * SECOND, 210), Pending::default());
         // Kernel memory stays with the cgroup until that is removed.
         let mut shared = Terminating::new(0, 300 * MIB, 200 * MIB);
@@ -368,7 +362,7 @@ mod tests {
             usage: Some(MIB - 1),
             works: false,
         };
-        assert_eq!(shared.observe(2 * MS, left), VictimState::Released);
+        assert_eq!(shared.observe(2 * MS, left), Released);
     }
 
     #[test]
@@ -400,12 +394,9 @@ mod tests {
     #[test]
     fn a_pod_whose_containers_are_started_again_is_a_pod_like_any_other() {
         let mut victim = Terminating::new(0, 100 * MIB, 0);
-        assert_eq!(victim.observe(MS, seen(false, 1)), VictimState::Exited);
+        assert_eq!(victim.observe(MS, seen(false, 1)), Exited);
         assert!(victim.is_over(MS, Some(MIB)));
-        assert_eq!(
-            victim.observe(2 * MS, seen(true, 5)),
-            VictimState::Restarted
-        );
+        assert_eq!(victim.observe(2 * MS, seen(true, 5)), Restarted);
     }
 
     // R43
@@ -443,10 +434,7 @@ mod tests {
             young.observe(2 * SECOND, seen(true, 100)),
             VictimState::Terminating
         );
-        assert_eq!(
-            young.observe(3 * SECOND, seen(true, 100)),
-            VictimState::BecameStuck
-        );
+        assert_eq!(young.observe(3 * SECOND, seen(true, 100)), BecameStuck);
         let mut slow = restore(60 * SECOND, seen(true, 100), false);
         assert_eq!(
             slow.observe(60 * SECOND + MS, seen(true, 99)),
@@ -461,40 +449,22 @@ mod tests {
             old.observe(60 * SECOND + 1, seen(true, 100)),
             VictimState::Terminating
         );
-        assert_eq!(
-            old.observe(61 * SECOND, seen(true, 100)),
-            VictimState::BecameStuck
-        );
+        assert_eq!(old.observe(61 * SECOND, seen(true, 100)), BecameStuck);
         let mut known = restore(60 * SECOND, seen(true, 100), true);
         assert_eq!(pending(&known, 60 * SECOND, 100), Pending::default());
-        assert_eq!(
-            known.observe(61 * SECOND, seen(true, 100)),
-            VictimState::Stuck
-        );
+        assert_eq!(known.observe(61 * SECOND, seen(true, 100)), Stuck);
         // Its processes are gone; a volume of its waits for the kubelet, for as long as it would have.
         let mut volume = restore(6 * SECOND, seen(false, 50), false);
         assert_eq!(pending(&volume, 6 * SECOND, 50).amount, 40 * MIB);
-        assert_eq!(
-            volume.observe(6 * SECOND, seen(false, 50)),
-            VictimState::Lingering
-        );
-        assert_eq!(
-            volume.observe(31 * SECOND, seen(false, 50)),
-            VictimState::Released
-        );
-        assert_eq!(
-            volume.observe(7 * SECOND, seen(true, 60)),
-            VictimState::Restarted
-        );
+        assert_eq!(volume.observe(6 * SECOND, seen(false, 50)), Lingering);
+        assert_eq!(volume.observe(31 * SECOND, seen(false, 50)), Released);
+        assert_eq!(volume.observe(7 * SECOND, seen(true, 60)), Restarted);
     }
 
     // R43
     #[test]
     fn a_victim_is_not_stuck_by_the_time_in_which_the_machine_stood_still() {
-        for (late, state) in [
-            (0, VictimState::BecameStuck),
-            (2499 * MS, VictimState::Terminating),
-        ] {
+        for (late, state) in [(0, BecameStuck), (2499 * MS, VictimState::Terminating)] {
             let mut victim = Terminating::new(0, 3000 * MIB, 0);
             victim.observe(MS, seen(true, 3000));
             victim.exclude_gap(late, 2500 * MS);
@@ -517,8 +487,8 @@ mod tests {
             assert_eq!(victim.exited(), Some(50 * MS));
             (victim.observe(now, seen(false, 200)), pending.amount / MIB)
         };
-        assert_eq!(has_room_for_another(false), (VictimState::Released, 0));
-        assert_eq!(has_room_for_another(true), (VictimState::Lingering, 200));
+        assert_eq!(has_room_for_another(false), (Released, 0));
+        assert_eq!(has_room_for_another(true), (Lingering, 200));
     }
 
     // R43
@@ -530,7 +500,7 @@ mod tests {
             victim.exclude_gap(90 * MS, look * 91 * MS);
             victim.observe(look * 91 * MS, seen(true, 300))
         });
-        let looks = states.position(|state| state == VictimState::BecameStuck);
+        let looks = states.position(|state| state == BecameStuck);
         assert!(looks.is_some_and(|looks| looks < 50), "{looks:?}");
     }
 
@@ -566,20 +536,17 @@ mod tests {
             works: false,
             ..seen
         };
-        assert_eq!(
-            victim.observe(29 * SECOND + 1, idle),
-            VictimState::BecameStuck
-        );
-        assert_eq!(works(30, 100).0, VictimState::BecameStuck);
+        assert_eq!(victim.observe(29 * SECOND + 1, idle), BecameStuck);
+        assert_eq!(works(30, 100).0, BecameStuck);
     }
 
     // R43
     #[test]
     fn a_victim_that_has_given_nearly_all_has_ten_seconds() {
         for (left, second, state) in [
-            (7, 2, VictimState::BecameStuck),
+            (7, 2, BecameStuck),
             (6, 9, VictimState::Terminating),
-            (6, 10, VictimState::BecameStuck),
+            (6, 10, BecameStuck),
         ] {
             let mut victim = Terminating::new(0, 100 * MIB, 0);
             victim.observe(0, seen(true, 100));
@@ -611,23 +578,11 @@ mod tests {
             victim.observe(MS, seen(true, 100)),
             VictimState::Terminating
         );
-        assert_eq!(
-            victim.observe(3 * SECOND, seen(true, 100)),
-            VictimState::BecameStuck
-        );
+        assert_eq!(victim.observe(3 * SECOND, seen(true, 100)), BecameStuck);
         assert_eq!(pending(&victim, 3 * SECOND, 100), Pending::default());
-        assert_eq!(
-            victim.observe(9 * SECOND, seen(true, 100)),
-            VictimState::Stuck
-        );
+        assert_eq!(victim.observe(9 * SECOND, seen(true, 100)), Stuck);
         // It gets out of it in the end.
-        assert_eq!(
-            victim.observe(60 * SECOND, seen(false, 0)),
-            VictimState::Exited
-        );
-        assert_eq!(
-            victim.observe(61 * SECOND, seen(false, 0)),
-            VictimState::Released
-        );
+        assert_eq!(victim.observe(60 * SECOND, seen(false, 0)), Exited);
+        assert_eq!(victim.observe(61 * SECOND, seen(false, 0)), Released);
     }
 }

@@ -133,6 +133,25 @@ impl Scene {
         observations
     }
 
+    /// Looks every quarter of a second, by their number from when the threshold is `met`, until a pod goes: how many
+    /// milliseconds after that, and its name. `free` tells what is available so many milliseconds after it.
+    fn first_gone(
+        &mut self,
+        met: i64,
+        quarters: std::ops::Range<i64>,
+        mut free: impl FnMut(&mut Self, i64) -> i64,
+    ) -> (i64, &str) {
+        for ms in quarters.map(|quarter| quarter * 250) {
+            let free = free(self, ms);
+            self.look(met + ms * MS, free.max(0), 60 * SECOND);
+            if !self.gone.is_empty() {
+                break;
+            }
+        }
+        let (at, name, _) = &self.gone[0];
+        ((at - met) / MS, name)
+    }
+
     /// A look that finds so much available; what is evicted comes back `after` that.
     fn look(&mut self, now: i64, available: i64, after: i64) -> Plan {
         let observations = self.seen(now, available);
@@ -842,22 +861,14 @@ fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
             for (name, mib) in [("batch", 200), ("database", 4096), ("web", 100)] {
                 scene.pod_of_files(name, mib * MIB, met - 9 * SECOND);
             }
-            for quarter in -36..160 {
-                let ms = quarter * 250;
-                let now = met + ms * MS;
+            let (after, name) = scene.first_gone(met, -36..160, |scene, ms| {
                 if walked_after.is_some_and(|after| ms >= after) {
                     for (name, mib) in [("batch", 8000), ("database", 4096), ("web", 100)] {
-                        scene.walked(name, mib * MIB, now);
+                        scene.walked(name, mib * MIB, met + ms * MS);
                     }
                 }
-                let free = (10_i64 << 30) - 1 - rate * ms * MIB as i64 / 1000;
-                scene.look(now, free.max(0), 60 * SECOND);
-                if !scene.gone.is_empty() {
-                    break;
-                }
-            }
-            let (at, name, _) = &scene.gone[0];
-            let after = (at - met) / MS;
+                (10 << 30) - 1 - rate * ms * MIB as i64 / 1000
+            });
             assert_eq!(name, expected.1, "{rate} {after}");
             assert!((after - expected.0).abs() <= 250, "{rate} {after}");
         }
@@ -882,20 +893,13 @@ fn walks_are_waited_for_however_little_is_left() {
                     scene.walked("batch", MIB, began);
                 }
                 scene.pod_of_files("database", 100 * MIB, met - SECOND);
-                for quarter in -8..20 {
-                    let ms = quarter * 250;
-                    let now = met + ms * MS;
+                let first = scene.first_gone(met, -8..20, |scene, ms| {
                     if walked_after.is_some_and(|after| ms >= after) {
-                        scene.walked("batch", 80 << 30, now);
+                        scene.walked("batch", 80 << 30, met + ms * MS);
                     }
-                    let free = (10_i64 << 30) - 1 - 5 * 1024 * ms * MIB as i64 / 1000;
-                    scene.look(now, free.max(0), 60 * SECOND);
-                    if !scene.gone.is_empty() {
-                        break;
-                    }
-                }
-                let (at, name, _) = &scene.gone[0];
-                assert_eq!(((at - met) / MS, name.as_str()), expected);
+                    (10 << 30) - 1 - 5 * 1024 * ms * MIB as i64 / 1000
+                });
+                assert_eq!(first, expected);
             }
         }
     }
@@ -915,20 +919,14 @@ fn inodes_that_no_hook_counts_are_those_of_recent_walks() {
             usage.walk_began = Some((met - 9 * SECOND).unsigned_abs());
             usage.counts_inodes = counts_inodes;
         }
-        for quarter in -8..20 {
-            let ms = quarter * 250;
+        let first = scene.first_gone(met, -8..20, |scene, ms| {
             if ms >= 0 && counts_inodes || ms >= 1000 {
                 scene.tasks("job", 80_000);
                 scene.tasks("web", 100);
             }
-            let available = if ms < 0 { 12_000 } else { 9999 - ms };
-            scene.look(met + ms * MS, available, 60 * SECOND);
-            if !scene.gone.is_empty() {
-                break;
-            }
-        }
-        let (at, name, _) = &scene.gone[0];
-        assert_eq!(((at - met) / MS, name.as_str()), (expected, "job"));
+            if ms < 0 { 12_000 } else { 9999 - ms }
+        });
+        assert_eq!(first, (expected, "job"));
     }
 }
 
@@ -949,8 +947,7 @@ fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
         for (name, mib) in [("job", 1), ("web", 100)] {
             scene.pod_of_files(name, mib * MIB, met - 9 * SECOND);
         }
-        for quarter in -8..60 {
-            let ms = quarter * 250;
+        let first = scene.first_gone(met, -8..60, |scene, ms| {
             let now = met + ms * MS;
             let job = scene.pods.iter_mut().find(|pod| pod.uid == "job");
             if let Some(job) = job {
@@ -962,18 +959,9 @@ fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
             let written = rate * ms.max(0) * MIB as i64 / 1000;
             scene.walked("web", 100 * MIB + written.unsigned_abs(), now);
             let before = if ms < 0 { 2 << 30 } else { -1 };
-            let free = (10_i64 << 30) + before - written;
-            scene.look(now, free.max(0), 60 * SECOND);
-            if !scene.gone.is_empty() {
-                break;
-            }
-        }
-        let (at, name, _) = &scene.gone[0];
-        assert_eq!(
-            ((at - met) / MS, name.as_str()),
-            expected,
-            "{rate} {used} {shown}"
-        );
+            (10 << 30) + before - written
+        });
+        assert_eq!(first, expected, "{rate} {used} {shown}");
     }
 }
 
