@@ -8,15 +8,20 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
+/// A threshold without a minimum reclaim, and no floor.
+fn at(threshold: u64) -> MemoryThresholds {
+    MemoryThresholds {
+        threshold: threshold * MIB,
+        resolved: threshold * MIB,
+        floor: None,
+    }
+}
+
 /// A cgroup of v2 of 1000 MiB, guarded or not.
 fn cgroup(guard: bool) -> Accounting {
     Accounting {
         capacity: 1000 * MIB,
-        thresholds: MemoryThresholds {
-            threshold: 100 * MIB,
-            resolved: 100 * MIB,
-            floor: None,
-        },
+        thresholds: at(100),
         is_machine: false,
         is_limited: true,
         is_root: false,
@@ -67,11 +72,7 @@ fn uses(anonymous: u64, cache: u64) -> MemoryReading {
 /// A machine of 1000 MiB on cgroup v2, guarded from 100 MiB on.
 fn machine(threshold: u64) -> Accounting {
     Accounting {
-        thresholds: MemoryThresholds {
-            threshold: threshold * MIB,
-            resolved: threshold * MIB,
-            floor: None,
-        },
+        thresholds: at(threshold),
         is_machine: true,
         is_limited: false,
         is_root: true,
@@ -83,15 +84,19 @@ fn machine(threshold: u64) -> Accounting {
     }
 }
 
-/// The kubelet counts 600 MiB of it as used and 200 of these as inactive page cache; so many of all are left.
-fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
-    let left = MachineMemory {
+fn memory(total: u64, available: u64, unreclaimable: u64) -> Option<MachineMemory> {
+    Some(MachineMemory {
         total: total * MIB,
         available: available * MIB,
-        unreclaimable: (total - available) * MIB,
+        unreclaimable: unreclaimable * MIB,
         pcp_free: 0,
-    };
-    machine.sample(&uses(400, 200), Some(left), SwapUse::default())
+    })
+}
+
+/// The kubelet counts 600 MiB of it as used and 200 of these as inactive page cache; so many of all are left.
+fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
+    let left = memory(total, available, total - available);
+    machine.sample(&uses(400, 200), left, SwapUse::default())
 }
 
 /// The trigger at the threshold is as far from the counter as the threshold from what is available.
@@ -202,13 +207,8 @@ fn what_the_machine_cannot_take_back_is_no_room() {
 fn what_mem_available_leaves_out_is_no_growth() {
     let scope = machine(100);
     let look = |available: u64, unreclaimable: u64| {
-        let memory = MachineMemory {
-            total: 1000 * MIB,
-            available: available * MIB,
-            unreclaimable: unreclaimable * MIB,
-            pcp_free: 0,
-        };
-        let sample = scope.sample(&uses(400, 200), Some(memory), SwapUse::default());
+        let memory = memory(1000, available, unreclaimable);
+        let sample = scope.sample(&uses(400, 200), memory, SwapUse::default());
         (sample.guarded_available / MIB, sample.shortage.used / MIB)
     };
     assert_eq!(look(119, 670), (119, 670));
@@ -220,12 +220,7 @@ fn what_mem_available_leaves_out_is_no_growth() {
 // R15
 #[test]
 fn swap_that_pods_may_use_is_left_on_the_machine() {
-    let memory = MachineMemory {
-        total: 1000 * MIB,
-        available: 64 * MIB,
-        unreclaimable: 936 * MIB,
-        pcp_free: 0,
-    };
+    let memory = memory(1000, 64, 936);
     for (protected, usable, available) in [(0, 0, 64), (0, 30, 94), (0, 1000, 600), (20, 1000, 600)]
     {
         let scope = Accounting {
@@ -236,7 +231,7 @@ fn swap_that_pods_may_use_is_left_on_the_machine() {
             swapped: 100 * MIB,
             usable: usable * MIB,
         };
-        let look = scope.sample(&uses(400, 200), Some(memory), swap);
+        let look = scope.sample(&uses(400, 200), memory, swap);
         let seen = [look.guarded_available, look.shortage.available];
         assert_eq!(seen.map(|bytes| bytes / MIB), [available; 2]);
         assert_trigger_follows(&scope, &look);
@@ -314,9 +309,8 @@ fn half_of_the_threshold_stands_in_for_a_floor_that_is_not_below_it() {
 #[test]
 fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
     let thresholds = MemoryThresholds {
-        threshold: 160 * MIB,
-        resolved: 160 * MIB,
         floor: Some(80 * MIB),
+        ..at(160)
     };
     assert_eq!(thresholds.step(), 10 * MIB);
     let limits = |rank| thresholds.kill_limits((95 * MIB, 0), 260 * MIB, (rank, 16), 2 * MIB);
@@ -346,13 +340,9 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
 #[test]
 fn pods_that_grow_alike_are_killed_by_the_guard() {
     for (threshold, headroom) in [(100, 100), (100, 300), (100, 1024), (1024, 1100)] {
-        let thresholds = MemoryThresholds {
-            threshold: threshold * MIB,
-            resolved: threshold * MIB,
-            floor: None,
-        };
         for growers in 1..=16 {
-            let limits = thresholds.kill_limits((40 * MIB, 0), headroom * MIB, (0, 16), 2 * MIB);
+            let held = (40 * MIB, 0);
+            let limits = at(threshold).kill_limits(held, headroom * MIB, (0, 16), 2 * MIB);
             let grown = (40 + headroom / growers) * MIB;
             assert!(
                 grown >= limits.min_pod_bytes,

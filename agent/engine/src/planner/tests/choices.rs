@@ -221,7 +221,6 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
 #[test]
 fn the_time_of_a_pod_that_is_asked_begins_with_the_answer() {
     let mut node = Node::new(vec![soft(DISK, 1000)], false);
-    node.planner.settings.has_api_server = true;
     node.pod("files", [500, 0, 1]);
     node.pods[0].termination_grace_period_seconds = Some(5);
     node.pod("other", [400, 0, 1]);
@@ -278,7 +277,6 @@ fn a_dip_between_two_looks_brings_the_minimum_reclaim_into_force() {
 fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
     for is_killed in [true, false] {
         let mut node = Node::new(vec![soft(DISK, 1000)], false);
-        node.planner.settings.has_api_server = true;
         node.pod("files", [500, 0, 1]);
         node.see(DISK, 900);
         node.look(SECOND);
@@ -309,7 +307,6 @@ fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
 #[test]
 fn the_pace_begins_with_the_answer_for_another_pod_too() {
     let mut node = Node::new(vec![soft(DISK, 1000)], false);
-    node.planner.settings.has_api_server = true;
     for name in ["chosen", "other", "third"] {
         node.pod(name, [300, 0, 1]);
     }
@@ -403,7 +400,6 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
 #[test]
 fn a_pod_that_was_asked_and_cannot_be_killed_has_its_time() {
     let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
-    node.planner.settings.has_api_server = true;
     node.pod("asked", [900, 0, 1]);
     node.see(DISK, 1900);
     node.look(SECOND);
@@ -443,7 +439,6 @@ fn a_request_that_was_never_sent_is_none() {
 fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
     for is_restored in [false, true] {
         let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
-        node.planner.settings.has_api_server = true;
         node.pod("asked", [900, 0, 1]);
         node.pod("innocent", [500, 0, 1]);
         let limiter = EvictionLimiter::default();
