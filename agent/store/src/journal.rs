@@ -59,7 +59,7 @@ pub struct Journal<D: Disk = System> {
     /// `None` until there is a directory.
     held: Option<Held>,
     /// File to which records go; `None` until a file could be made.
-    file: Option<D::File>,
+    file: Option<File>,
     /// Whether the file's name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could
     /// not be made yet.
     is_current: bool,
@@ -489,7 +489,7 @@ impl<D: Disk> Journal<D> {
     }
 }
 
-fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
+fn write_all<D: Disk>(disk: &D, file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match disk.write(file, bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

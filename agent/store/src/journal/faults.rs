@@ -90,8 +90,6 @@ impl Faulty {
 }
 
 impl Disk for Faulty {
-    type File = File;
-
     fn open(&self, path: &Path) -> io::Result<(File, u64)> {
         self.call(Call::Open)?;
         System.open(path)
