@@ -623,13 +623,7 @@ mod tests {
     use crate::record::OutcomeRecord;
 
     fn finish(id: &str) -> Record {
-        Record::Finished(OutcomeRecord {
-            id: id.to_owned(),
-            exited: 1,
-            freed: 2,
-            peak_usage: 3,
-            available: 4,
-        })
+        Record::Finished(OutcomeRecord::unknown(id))
     }
 
     // R42
