@@ -10,7 +10,7 @@ pub const TRIGGERS: u32 = 8;
 /// only, and as a drop.
 pub const MAX_CGROUP_COUNTS: u32 = 16384;
 
-pub use crate::memory::direction;
+pub use crate::memory::Direction;
 
 /// One armed trigger, written by the agent.
 #[repr(C)]
@@ -20,7 +20,7 @@ pub struct CounterTrigger {
     pub limit: i64,
     /// Counts the armings of this slot from 1; 0 means that this slot and all behind it are unused.
     pub generation: u64,
-    /// One of [`direction`], of the count: rising means that less is available.
+    /// A [`Direction`], of the count: rising means that less is available.
     pub direction: u32,
     /// Without meaning; makes the size explicit.
     pub padding: u32,

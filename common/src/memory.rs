@@ -78,27 +78,30 @@ pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 /// The layout of these records, for agents that find what an agent of another version has pinned.
 pub const LAYOUT: u64 = 6;
 
-/// Which way the counter crosses the limit.
-pub mod direction {
-    /// Trips when the counter is at the limit or above it.
-    pub const RISING: u32 = 0;
-    /// Trips when the counter is at the limit or below it.
-    pub const FALLING: u32 = 1;
+/// Direction in which a trigger is crossed.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Crossing upwards: the counter is at the limit or above.
+    Rising = 0,
+    /// Crossing downwards: the counter is at the limit or below.
+    Falling = 1,
 }
 
-/// What the program does at a crossing.
-pub mod action {
+/// Action of the program at a crossing.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
     /// One record into the trigger's ring buffer per arming, and the agent is woken.
-    pub const WAKE: u32 = 0;
+    Wake = 0,
     /// SIGKILL to the allocating task, if its pod is the victim of rank 0, the task holds at least
-    /// [`VictimLimits::min_task_pages`](super::VictimLimits::min_task_pages), and the pinned guard's figures are still
-    /// trusted (`ebpf/src/memory/guard.rs`).
-    pub const KILL: u32 = 1;
+    /// [`VictimLimits::min_task_pages`], and the pinned guard's figures are still trusted (`ebpf/src/memory/guard.rs`).
+    Kill = 1,
     /// The record, and no wake-up: for measurements.
-    pub const RECORD_ONLY: u32 = 2;
-    /// Like [`WAKE`]; and where the agent has not come [`RENOTIFY_AFTER_NS`](super::RENOTIFY_AFTER_NS) later, the next
-    /// charge wakes the thread that waits on the CPU that makes it.
-    pub const WAKE_LOCAL: u32 = 3;
+    RecordOnly = 2,
+    /// Like [`Self::Wake`]; and where the agent has not come [`RENOTIFY_AFTER_NS`] later, the next charge wakes the
+    /// thread that waits on the CPU that makes it. A hook that cannot tell where that is only wakes the agent.
+    WakeLocal = 3,
 }
 
 /// One armed trigger, written by the agent.
@@ -111,9 +114,9 @@ pub struct MemoryTrigger {
     pub limit: u64,
     /// Counts the armings of this slot from 1; 0 means that this slot and all behind it are unused.
     pub generation: u64,
-    /// One of [`direction`].
+    /// A [`Direction`].
     pub direction: u32,
-    /// One of [`action`].
+    /// An [`Action`].
     pub action: u32,
     /// For the hard threshold: the limit as if no page cache counted as available, in pages; else 0.
     pub full: u64,

@@ -6,7 +6,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, RingBuf},
 };
 use evictd_common::{
-    counter::{CgroupCount, CounterTrigger, CounterTriggerEvent, TRIGGERS, direction},
+    counter::{CgroupCount, CounterTrigger, CounterTriggerEvent, Direction, TRIGGERS},
     drops::DropCounter,
 };
 
@@ -53,7 +53,7 @@ impl EventCounter {
             if trigger.generation == 0 {
                 return;
             }
-            let crossed = if trigger.direction == direction::FALLING {
+            let crossed = if trigger.direction == Direction::Falling as u32 {
                 count <= trigger.limit
             } else {
                 count >= trigger.limit

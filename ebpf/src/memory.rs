@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
 use evictd_common::memory::{
-    MAX_TRIGGERS, MemoryTrigger, NEVER, SLOTS_PER_SCOPE, TriggerState, action, direction,
+    Action, Direction, MAX_TRIGGERS, MemoryTrigger, NEVER, SLOTS_PER_SCOPE, TriggerState,
     skip_allowance,
 };
 
@@ -198,7 +198,7 @@ fn check(charge: &mut Charge, slot: u32, trigger: &MemoryTrigger, state: &mut Tr
     if trigger.limit == NEVER {
         return u64::MAX;
     }
-    if trigger.action != action::KILL && state.tripped == trigger.generation {
+    if trigger.action != Action::Kill as u32 && state.tripped == trigger.generation {
         return renotify(charge.context, trigger, state);
     }
     let Some(memcg) = watched(trigger, state, charge.memcg) else {
@@ -212,7 +212,7 @@ fn check(charge: &mut Charge, slot: u32, trigger: &MemoryTrigger, state: &mut Tr
         (charge.counter, charge.usage) = (counter, usage);
     }
     let usage = charge.usage;
-    let distance = if trigger.direction == direction::FALLING {
+    let distance = if trigger.direction == Direction::Falling as u32 {
         usage.saturating_sub(trigger.limit)
     } else {
         trigger.limit.saturating_sub(usage)
@@ -225,7 +225,7 @@ fn check(charge: &mut Charge, slot: u32, trigger: &MemoryTrigger, state: &mut Tr
         state.memcg = 0;
         return 0;
     }
-    if trigger.action == action::KILL {
+    if trigger.action == Action::Kill as u32 {
         guard::kill_at_floor(slot / SLOTS_PER_SCOPE);
     } else {
         wake(slot, trigger, state, usage, charge.memcg);

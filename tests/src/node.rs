@@ -233,7 +233,7 @@ impl Node {
             scopes.push(scope?);
         }
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-        let (object, built) = memory::load(&cgroups, options.hook);
+        let (object, built) = memory::load(BpfObject::load(), &cgroups, options.hook);
         let built = match built {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),

@@ -122,9 +122,6 @@ impl Runtime {
     }
 
     /// All sandboxes.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn sandboxes(&self) -> Result<Vec<PodSandbox>, CriError> {
         let path = "/runtime.v1.RuntimeService/ListPodSandbox";
         let answer: ListPodSandboxResponse = self.call(path, Empty {}).await?;
@@ -132,9 +129,6 @@ impl Runtime {
     }
 
     /// All containers, in whatever state.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn containers(&self) -> Result<Vec<Container>, CriError> {
         let path = "/runtime.v1.RuntimeService/ListContainers";
         let answer: ListContainersResponse = self.call(path, Empty {}).await?;
@@ -142,9 +136,6 @@ impl Runtime {
     }
 
     /// All images.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn images(&self) -> Result<Vec<Image>, CriError> {
         let path = "/runtime.v1.ImageService/ListImages";
         let answer: ListImagesResponse = self.call(path, Empty {}).await?;
@@ -152,9 +143,6 @@ impl Runtime {
     }
 
     /// Asks the runtime what is mounted into a container.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn mounts(&self, container: &str) -> Result<Vec<Mount>, CriError> {
         let path = "/runtime.v1.RuntimeService/ContainerStatus";
         let container_id = container.to_owned();
@@ -164,9 +152,6 @@ impl Runtime {
     }
 
     /// Asks the runtime what containers use.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
         let path = "/runtime.v1.RuntimeService/ListContainerStats";
         let filter = Some(Empty {});
@@ -176,18 +161,12 @@ impl Runtime {
     }
 
     /// Asks the runtime where images and writable layers lie.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
         let path = "/runtime.v1.ImageService/ImageFsInfo";
         self.call(path, Empty {}).await
     }
 
     /// Removes a container that has ended; one that is gone already is none to remove.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn remove_container(&self, container: &str) -> Result<(), CriError> {
         let path = "/runtime.v1.RuntimeService/RemoveContainer";
         let container_id = container.to_owned();
@@ -197,9 +176,6 @@ impl Runtime {
 
     /// Removes a sandbox. The kubelet stops it before, in case that it still runs (`removeSandbox`): its network goes
     /// then.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn remove_sandbox(&self, sandbox: &str) -> Result<(), CriError> {
         let pod_sandbox_id = sandbox.to_owned();
         let request = PodSandboxRequest { pod_sandbox_id };
@@ -213,9 +189,6 @@ impl Runtime {
     }
 
     /// Removes an image with all its names.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn remove_image(&self, id: &str) -> Result<(), CriError> {
         let path = "/runtime.v1.ImageService/RemoveImage";
         let image = Some(ImageSpec {
@@ -226,9 +199,6 @@ impl Runtime {
     }
 
     /// Any call of the interface, by its full name.
-    ///
-    /// # Errors
-    /// As [`CriError`] says.
     pub async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CriError>
     where
         Q: prost::Message + 'static,

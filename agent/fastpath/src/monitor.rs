@@ -31,10 +31,7 @@ use evictd_sys::{
 use crate::{
     FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus,
     in_flight::{InFlight, RestoredVictim, VictimEvent},
-    monitor::{
-        pod_readings::PodReadings,
-        triggers::{TriggerEvents, TriggerReader},
-    },
+    monitor::{pod_readings::PodReadings, triggers::TriggerReader},
     scope::{DyingAround, SampleContext, ScopeTriggers, WatchedScope},
     spin::Wait,
 };
@@ -248,18 +245,15 @@ impl MemoryMonitor {
         if self.due > 0 {
             self.note_gap(woken.saturating_sub(self.due), woken);
         }
-        let TriggerEvents {
-            scopes: triggers,
-            tripped,
-        } = self.triggers.take();
-        let first = tripped.unwrap_or(0);
+        let taken = self.triggers.take();
+        let first = taken.tripped.unwrap_or(0);
         let is_over = |since| woken.saturating_sub(since) >= OVER_AFTER_NS;
         if self.calm_since.is_some_and(is_over) {
             self.forget_shadow_victims();
         }
         let (count, mut noted) = (self.scopes.len(), WorkMark::at(woken));
         for index in (0..count).map(|i| (first + i) % count) {
-            let triggers = triggers.get(index).copied().unwrap_or_default();
+            let triggers = taken.scopes.get(index).copied().unwrap_or_default();
             if let Err(e) = self.check_scope(index, woken, &mut noted, &triggers) {
                 self.report_scope_gone(index, &e);
             }

@@ -296,12 +296,7 @@ impl WatchedScope {
 
 impl SampleContext<'_> {
     fn crossing(&self) -> Crossing {
-        let Self {
-            woken,
-            triggers,
-            hook,
-            ..
-        } = *self;
+        let (woken, triggers, hook) = (self.woken, self.triggers, self.hook);
         match triggers.trip {
             Some(trip) => Crossing {
                 crossed: trip.time_ns,

@@ -99,7 +99,7 @@ impl StatLag {
             let lags = lag > self.slack;
             let is_behind = lags && !is_short(&sample, lag);
             let stands = |charged: u64| sample.usage.abs_diff(charged) < self.slack;
-            let is_over = now.saturating_sub(start) >= FLUSH_DEADLINE_NS;
+            let is_over = is_overdue(start, now);
             let waits = is_behind && !is_over && !self.given_up.is_some_and(stands);
             if !is_behind {
                 self.given_up = None;
@@ -113,20 +113,15 @@ impl StatLag {
             }
             if !waits {
                 // What stays after a flush is more than counters that are read one after the other.
-                sample.shortage.stat_lag = if self.is_overdue(now) {
-                    lag.min(self.slack)
-                } else {
-                    lag
+                let flushed = |(_, since)| is_overdue(since, now);
+                sample.shortage.stat_lag = match self.flush_asked.is_some_and(flushed) {
+                    true => lag.min(self.slack),
+                    false => lag,
                 };
                 return Ok((sample, if lags { lag } else { 0 }));
             }
             now = after(mem::replace(&mut pause, PAUSE));
         }
-    }
-
-    fn is_overdue(&self, now: u64) -> bool {
-        self.flush_asked
-            .is_some_and(|(_, since)| is_overdue(since, now))
     }
 
     /// The bytes by which more is uncategorized than usual.

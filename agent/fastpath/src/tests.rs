@@ -2,7 +2,6 @@
 
 use std::{
     fs, io,
-    os::fd::BorrowedFd,
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -24,7 +23,7 @@ use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
-    trigger::memory::{self, KernelKill, KernelVictim, Trigger, TriggerEvent, TriggerSet},
+    trigger::memory::{self, KernelKill, KernelVictim, TriggerEvent, TriggerSet},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -54,11 +53,18 @@ impl Cgroup<'_> {
 
     /// So many bytes are charged, and so many of them are in the statistics.
     fn uses(&self, usage: u64, listed: u64) {
+        self.uses_with_cache(usage, listed, [0, 0]);
+    }
+
+    /// With bytes of page cache on the inactive and on the active list.
+    fn uses_with_cache(&self, usage: u64, anon: u64, [inactive, active]: [u64; 2]) {
         let write = |name: &str, text: String| fs::write(self.0.join(name), text).unwrap();
         write("memory.current", usage.to_string());
+        let file = inactive + active;
+        let lists = format!("inactive_file {inactive}\nactive_file {active}\n");
         write(
             "memory.stat",
-            format!("anon {listed}\nfile 0\nkernel 0\ninactive_file 0\nactive_file 0\n"),
+            format!("anon {anon}\nfile {file}\nkernel 0\n{lists}"),
         );
     }
 
@@ -171,13 +177,8 @@ fn a_growth_behind_page_cache_is_looked_at_more_often() {
         setup.trigger = Box::<Program>::default();
         let mut watch = watch(setup);
         let mut look = |left: u64| {
-            let (cache, file) = (THRESHOLD + left, dir.path().join("memory.stat"));
-            let anon = 512 * MIB - cache;
-            cgroup.uses(512 * MIB, 512 * MIB);
-            let stat = format!(
-                "anon {anon}\nfile {cache}\nkernel 0\ninactive_file {cache}\nactive_file 0\n"
-            );
-            fs::write(file, stat).unwrap();
+            let cache = THRESHOLD + left;
+            cgroup.uses_with_cache(512 * MIB, 512 * MIB - cache, [cache, 0]);
             watch.run_once(monotonic_ns())
         };
         look(4 * MIB + grown);
@@ -463,14 +464,7 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     let mut watch = cgroup.watch();
     let pod = cgroup.pod("chosen");
     let at = dir.path().join("chosen");
-    fs::write(at.join("memory.current"), (300 * MIB).to_string()).unwrap();
-    let stat = format!(
-        "anon {}\nfile {}\nkernel 0\ninactive_file {}\nactive_file 0\n",
-        50 * MIB,
-        250 * MIB,
-        250 * MIB
-    );
-    fs::write(at.join("memory.stat"), stat).unwrap();
+    Cgroup(&at).uses_with_cache(300 * MIB, 50 * MIB, [250 * MIB, 0]);
     let now = monotonic_ns();
     let terminating = Terminating::new(now, 50 * MIB, 0);
     let eviction = Eviction {
@@ -514,12 +508,8 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
     let dir = tempfile::tempdir().unwrap();
     let cgroup = Cgroup(dir.path());
     let pod = cgroup.running_pod("reader");
-    let at = dir.path().join("reader");
-    fs::write(at.join("memory.current"), (250 * MIB).to_string()).unwrap();
-    let (anon, active) = (50 * MIB, 200 * MIB);
-    let stat =
-        format!("anon {anon}\nfile {active}\nkernel 0\ninactive_file 0\nactive_file {active}\n");
-    fs::write(at.join("memory.stat"), stat).unwrap();
+    let (at, anon) = (dir.path().join("reader"), 50 * MIB);
+    Cgroup(&at).uses_with_cache(250 * MIB, anon, [0, 200 * MIB]);
     let mut setup = cgroup.setup();
     // It has more, and no process: no SIGKILL would bring that back, and live mode takes the next one as well.
     let between_runs = cgroup.pod("between-runs");
@@ -599,18 +589,6 @@ struct Program {
 impl TriggerSet for Program {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Fexit
-    }
-
-    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn next_crossing(&mut self) -> Option<TriggerEvent> {

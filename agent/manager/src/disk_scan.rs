@@ -75,6 +75,19 @@ pub struct ScanTarget {
     pub places: DirResolver,
 }
 
+#[cfg(test)]
+impl ScanTarget {
+    /// A pod of no cgroup and without a limit.
+    fn of(uid: &str, dirs: impl Fn() -> PodDirs + Send + Sync + 'static) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            cgroups: Vec::new(),
+            least_limit: None,
+            places: Arc::new(move |_| dirs()),
+        }
+    }
+}
+
 /// How short a disk is: thresholds of which kind are met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiskPressure {
@@ -434,12 +447,7 @@ mod tests {
 
     fn target(uid: &str, dir: &tempfile::TempDir) -> ScanTarget {
         let volumes = vec![("scratch".into(), dir.path().to_owned())];
-        ScanTarget {
-            uid: uid.into(),
-            cgroups: Vec::new(),
-            least_limit: None,
-            places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
-        }
+        ScanTarget::of(uid, move || PodDirs::fixed(volumes.clone()))
     }
 
     /// A walk that was given up for others begins anew.
@@ -447,12 +455,7 @@ mod tests {
     fn what_is_known_of_a_pod_does_not_shrink_before_its_walk_is_whole() {
         let scanner = DiskScanner::start(None).unwrap();
         scanner.stop();
-        scanner.set_targets(vec![ScanTarget {
-            uid: "u".into(),
-            cgroups: Vec::new(),
-            least_limit: None,
-            places: Arc::new(|_| PodDirs::default()),
-        }]);
+        scanner.set_targets(vec![ScanTarget::of("u", PodDirs::default)]);
         let volume = |n: u64| {
             let fs = FsUsage {
                 bytes: Some(n),
@@ -532,13 +535,10 @@ mod tests {
         let (go_on, wait_for) = std::sync::mpsc::channel::<()>();
         let wait_for = PiMutex::new(wait_for);
         let dir = huge.path().to_owned();
-        let held = ScanTarget {
-            places: Arc::new(move |_| {
-                let _ = wait_for.lock().recv();
-                PodDirs::fixed(vec![("scratch".into(), dir.clone())])
-            }),
-            ..target("huge", &huge)
-        };
+        let held = ScanTarget::of("huge", move || {
+            let _ = wait_for.lock().recv();
+            PodDirs::fixed(vec![("scratch".into(), dir.clone())])
+        });
         scanner.set_targets(vec![held.clone()]);
         scanner.set_targets(vec![held, target("small", &small)]);
         drop(go_on);
@@ -585,12 +585,7 @@ mod tests {
             runtime_uid: "of-the-runtime".into(),
             ..PodDirs::default()
         };
-        let target = ScanTarget {
-            uid: "u".into(),
-            cgroups: Vec::new(),
-            least_limit: None,
-            places: Arc::new(move |_| places.clone()),
-        };
+        let target = ScanTarget::of("u", move || places.clone());
         let scanner = DiskScanner::start(None).unwrap();
         scanner.set_targets(vec![target]);
         wait(|| scanner.is_walked("u"));
@@ -654,16 +649,11 @@ mod tests {
         let begun = Arc::new(PiMutex::new(Vec::new()));
         let target = |uid: &str| {
             let begun = Arc::clone(&begun);
-            ScanTarget {
-                uid: uid.into(),
-                cgroups: Vec::new(),
-                least_limit: None,
-                places: Arc::new(move |_| {
-                    begun.lock().push(Instant::now());
-                    std::thread::sleep(LOOKUP_TIME);
-                    PodDirs::default()
-                }),
-            }
+            ScanTarget::of(uid, move || {
+                begun.lock().push(Instant::now());
+                std::thread::sleep(LOOKUP_TIME);
+                PodDirs::default()
+            })
         };
         let scanner = DiskScanner::start(None).unwrap();
         scanner.set_targets(vec![target("a"), target("b")]);
@@ -714,12 +704,7 @@ mod tests {
         let scanner = DiskScanner::start(None).unwrap();
         for n in 0..200 {
             let before = scanner.revision();
-            let target = ScanTarget {
-                uid: n.to_string(),
-                cgroups: Vec::new(),
-                least_limit: None,
-                places: Arc::new(|_| PodDirs::default()),
-            };
+            let target = ScanTarget::of(&n.to_string(), PodDirs::default);
             scanner.set_targets(vec![target]);
             let until = Instant::now() + Duration::from_secs(20);
             while scanner.revision() == before {

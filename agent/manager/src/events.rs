@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsRawFd, RawFd},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -223,13 +223,7 @@ fn is_report(event: &ManagerEvent) -> bool {
     }
 }
 
-impl AsFd for ManagerEventQueue {
-    /// Becomes readable when there is an event.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wakeup.fd()
-    }
-}
-
+/// Becomes readable when there is an event.
 impl AsRawFd for ManagerEventQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.wakeup.fd().as_raw_fd()

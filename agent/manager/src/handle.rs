@@ -21,10 +21,14 @@ const RESERVED_HEAP: usize = 64 << 10;
 /// The running thread, seen from outside.
 pub struct ManagerHandle {
     thread: std::thread::JoinHandle<()>,
-    commands: Arc<CommandQueue>,
-    events: Arc<ManagerEventQueue>,
-    status: Arc<SharedStatus>,
-    recorder: Arc<Recorder>,
+    /// Queue to which commands go.
+    pub commands: Arc<CommandQueue>,
+    /// Queue of the manager's events.
+    pub events: Arc<ManagerEventQueue>,
+    /// Status of the last cycle, and its time.
+    pub status: Arc<SharedStatus>,
+    /// Recorder of what the manager has seen lately.
+    pub recorder: Arc<Recorder>,
 }
 
 impl ManagerHandle {
@@ -63,26 +67,6 @@ impl ManagerHandle {
             status,
             recorder,
         })
-    }
-
-    /// Queue to which commands go.
-    pub fn commands(&self) -> &Arc<CommandQueue> {
-        &self.commands
-    }
-
-    /// Queue of the manager's events.
-    pub fn events(&self) -> &Arc<ManagerEventQueue> {
-        &self.events
-    }
-
-    /// Status of the last cycle, and its time.
-    pub fn status(&self) -> &Arc<SharedStatus> {
-        &self.status
-    }
-
-    /// Recorder of what the manager has seen lately.
-    pub fn recorder(&self) -> &Arc<Recorder> {
-        &self.recorder
     }
 
     /// Ends the thread. False when it has not ended in time: a call into the kernel does not return.

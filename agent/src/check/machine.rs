@@ -243,7 +243,7 @@ fn psi(proc: &Path) -> Finding {
         Ok(p) => Finding::new(
             TOPIC,
             State::Ok,
-            format!("memory some avg10={:.2} %", p.some.avg10),
+            format!("memory some avg10={:.2} %", p.some),
         ),
         Err(e) => Finding::new(TOPIC, State::Degraded, format!("{e}; boot with psi=1")),
     }

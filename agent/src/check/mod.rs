@@ -200,7 +200,7 @@ fn memory_hook(root: &Path, forced: Option<MemoryHook>) -> (Result<Built, String
     let Ok(scope) = MemoryCgroup::open(root) else {
         return (Err(NO_CGROUPS.to_owned()), Vec::new());
     };
-    let (mut object, built) = memory::load(&[&scope], forced);
+    let (mut object, built) = memory::load(BpfObject::load(), &[&scope], forced);
     let built = built.map_err(|error| error.to_string());
     let mut findings = vec![match &object {
         Ok(_) => Finding::new("eBPF", State::Ok, "the object loads, offsets come from BTF"),

@@ -54,12 +54,12 @@ pub struct LoadedPrograms {
 /// The hook that the configuration asks for is not to be had.
 pub fn load(config: &Config, scopes: &[Scope]) -> Result<LoadedPrograms, RunError> {
     let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-    let (mut object, built) = memory::load(&cgroups, config.memory_hook);
+    let (mut object, built) = memory::load(BpfObject::load(), &cgroups, config.memory_hook);
     let mut built = built?;
     let mut kernel_log = None;
     if kernel_log::is_wanted() {
         // A kernel that refuses what writes the lines takes the same hook without them.
-        match memory::load_with_log(&cgroups, config.memory_hook) {
+        match memory::load(BpfObject::load_with_log(), &cgroups, config.memory_hook) {
             (logging, Ok(same)) if same.selected_hook.hook == built.selected_hook.hook => {
                 (object, built) = (logging, same);
                 kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);

@@ -30,19 +30,7 @@ impl ReportBacklog {
                 self.waiting.push_back((**eviction).clone());
             }
             Record::Reported(reported) => self.waiting.retain(|e| e.id != reported.id),
-            Record::Finished(_)
-            | Record::Requested(_)
-            | Record::Reclaimed(_)
-            | Record::Mitigated(_)
-            | Record::OomKill(_)
-            | Record::Paused(_)
-            | Record::Stuck(_)
-            | Record::MetInForce(_)
-            | Record::Counted(_)
-            | Record::Recreated(_)
-            | Record::TimeBound(_)
-            | Record::KubeletEvicted(_)
-            | Record::ShadowNode(_) => {}
+            _ => {}
         }
     }
 
@@ -91,13 +79,7 @@ mod tests {
             outcome: "deleted".into(),
         };
         journal.append(&Record::Reported(told)).unwrap();
-        let filler = Record::Finished(OutcomeRecord {
-            id: "x".repeat(1 << 20),
-            exited: 0,
-            freed: 0,
-            peak_usage: 0,
-            available: 0,
-        });
+        let filler = Record::Finished(OutcomeRecord::unknown(&"x".repeat(1 << 20)));
         for _ in 0..20 {
             journal.append(&filler).unwrap();
         }

@@ -96,10 +96,7 @@ impl DiskThread {
         Self::start_on(journal)
     }
 
-    fn start_on<D: Disk + 'static>(journal: Journal<D>) -> std::io::Result<Self>
-    where
-        D::File: 'static,
-    {
+    fn start_on<D: Disk + 'static>(journal: Journal<D>) -> std::io::Result<Self> {
         // Files and requests to flush are bounded by their own counts; they fit beside the records.
         let (jobs, queue) = mpsc::sync_channel(RECORDS + 2 * FILES);
         let shared = Arc::new(Shared {

@@ -197,25 +197,13 @@ fn grace_ns(counted: &Counted) -> i64 {
 }
 
 fn moment(record: &Record) -> Option<Moment<'_>> {
-    let moment = match record {
-        Record::Counted(c) => Moment {
-            boot: &c.boot,
-            at: c.at,
-            time: &c.time,
-        },
-        Record::Recreated(r) => Moment {
-            boot: &r.boot,
-            at: r.at,
-            time: &r.time,
-        },
-        Record::TimeBound(b) => Moment {
-            boot: "",
-            at: 0,
-            time: &b.time,
-        },
+    let (boot, at, time) = match record {
+        Record::Counted(c) => (c.boot.as_str(), c.at, &c.time),
+        Record::Recreated(r) => (r.boot.as_str(), r.at, &r.time),
+        Record::TimeBound(b) => ("", 0, &b.time),
         _ => return None,
     };
-    Some(moment)
+    Some(Moment { boot, at, time })
 }
 
 #[derive(Clone, Debug)]

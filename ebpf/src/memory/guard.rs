@@ -15,8 +15,8 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, AgentLease, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, SLOTS_PER_SCOPE,
-    VictimKey, VictimLimits, action, slot,
+    ABSENT_AFTER_NS, Action, AgentLease, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS,
+    SLOTS_PER_SCOPE, VictimKey, VictimLimits, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -151,7 +151,7 @@ pub fn kill_without_agent() {
         let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get(at)) else {
             return;
         };
-        let is_late = trigger.action == action::WAKE_LOCAL
+        let is_late = trigger.action == Action::WakeLocal as u32
             && state.tripped == trigger.generation
             && now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS
             && is_unread(state);

@@ -18,7 +18,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use evictd_common::{
     drops::DropCounter,
-    memory::{MemoryTrigger, RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, TriggerState, action},
+    memory::{Action, MemoryTrigger, RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, TriggerState},
 };
 
 use crate::{
@@ -68,17 +68,18 @@ pub fn wake(
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });
-    let flags = match trigger.action {
-        action::RECORD_ONLY => BPF_RB_NO_WAKEUP,
+    let flags = if trigger.action == Action::RecordOnly as u32 {
+        BPF_RB_NO_WAKEUP
+    } else {
         // Even where the reader has not caught up.
-        _ => BPF_RB_FORCE_WAKEUP,
+        BPF_RB_FORCE_WAKEUP
     };
     entry.submit(flags.into());
     debug!(
         (),
         "slot {} tripped at {} pages, limit {}", slot, usage, trigger.limit
     );
-    if trigger.action == action::WAKE_LOCAL {
+    if trigger.action == Action::WakeLocal as u32 {
         set_wakeup_pending(1);
     }
 }
@@ -121,7 +122,7 @@ pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
 /// this CPU. How many pages may be charged without a comparison.
 #[inline(always)]
 pub fn renotify(context: *mut c_void, trigger: &MemoryTrigger, state: &mut TriggerState) -> u64 {
-    if trigger.action != action::WAKE_LOCAL || state.woken_ns == 0 {
+    if trigger.action != Action::WakeLocal as u32 || state.woken_ns == 0 {
         return u64::MAX;
     }
     // SAFETY: takes no arguments.

@@ -13,7 +13,7 @@ fn evicts(files: &Files, said: &str) {
     has(&files.refused(), &["another evictd runs on it"]);
 }
 
-/// With a directory that an agent of the version before has used, and with one that none has.
+/// With a directory that an agent has used, and with one that none has.
 // R42
 #[test]
 fn a_state_directory_that_is_read_only_stops_no_agent() {
@@ -23,7 +23,7 @@ fn a_state_directory_that_is_read_only_stops_no_agent() {
     for dir in [&used, &fresh] {
         fs::create_dir(dir).unwrap();
     }
-    fs::write(used.join("lock"), "").unwrap();
+    fs::write(used.join("journal.jsonl"), "").unwrap();
     disk.make_read_only().unwrap();
     for dir in [used, fresh] {
         files.config["stateDir"] = json!(dir);

@@ -125,8 +125,8 @@ fn signals_while_it_starts_are_obeyed() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let files = Files::new(scope.path(), &json!([]));
         let early = |child: &Child| {
-            let lock = files.dir().join("state/lock");
-            let taken = wait_for(Duration::from_secs(30), || lock.exists().then_some(()));
+            let journal = files.dir().join("state/journal.jsonl");
+            let taken = wait_for(Duration::from_secs(30), || journal.exists().then_some(()));
             assert!(taken.is_some(), "it takes no state directory");
             for signal in [Signal::SIGHUP, signal] {
                 agent::signal(child, signal).unwrap();

@@ -59,7 +59,7 @@ fn a_daemon_shows_and_writes_as_ever() {
     fs::write(state.join("pause"), "").unwrap();
     fs::write(state.join("policies.asked"), "").unwrap();
     let mut agent = member.start().unwrap();
-    let wanted = ["journal.jsonl", "lock", "cluster.jsonl", "policies.json"];
+    let wanted = ["journal.jsonl", "cluster.jsonl", "policies.json"];
     let is_there = |name: &&str| state.join(name).exists();
     let written = until(SOON, || wanted.iter().all(is_there));
     assert!(written);

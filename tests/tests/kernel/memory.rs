@@ -31,7 +31,7 @@ impl Watched {
         let cgroup = TestCgroup::new(name, 256 * MIB).unwrap();
         let pod = cgroup.child("burstable/pod1").unwrap();
         let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-        let (object, built) = load(&[&scope], hook);
+        let (object, built) = load(BpfObject::load(), &[&scope], hook);
         Ok(Self {
             trigger: built?.trigger,
             _object: object,

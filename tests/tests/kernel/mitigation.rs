@@ -211,11 +211,8 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     skip_if!(v2.then_some("this machine has no cgroup v1"));
     let files = node("stepsv1", "1s");
     let memory = MemoryCgroup::open(&files.cgroup("cold")).unwrap();
-    assert_eq!(reclaim::can_reclaim(&memory), Err(reclaim::Refusal::OnV1));
-    assert_eq!(
-        throttle::can_throttle(&memory),
-        Err(throttle::Refusal::OnV1)
-    );
+    assert!(reclaim::can_reclaim(&memory).is_err());
+    assert!(throttle::can_throttle(&memory).is_err());
     let _agent = files.start(&[]);
     let _greedy = files.hog("greedy", &["--mib", "90"]);
     let is_requested = || !records_of!(files.records(), Record::Requested(_)).is_empty();

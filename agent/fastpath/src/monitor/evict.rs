@@ -325,12 +325,7 @@ impl MemoryMonitor {
 
     fn report(&self, watched: &WatchedScope, why: KillContext, kill: &Kill) -> EvictionReport {
         let expected = kill.expected_by(&watched.scope);
-        let Crossing {
-            crossed,
-            woken,
-            usage,
-            hook,
-        } = match why.killed {
+        let crossing = match why.killed {
             // The agent did not run: what it has seen cross is of another pressure.
             Some(_) if watched.crossing.is_older_than(kill.signalled) => Crossing::default(),
             _ => watched.crossing,
@@ -339,14 +334,14 @@ impl MemoryMonitor {
             number: kill.number,
             signal: watched.scope.signal(),
             stages: Stages {
-                crossed,
+                crossed: crossing.crossed,
                 // The kernel's kill came before the agent.
-                woken: woken.min(kill.decided),
+                woken: crossing.woken.min(kill.decided),
                 decided: kill.decided,
                 signalled: kill.signalled,
             },
-            hook: hook.unwrap_or(MemoryHook::Sampler),
-            usage_at_crossing: usage,
+            hook: crossing.hook.unwrap_or(MemoryHook::Sampler),
+            usage_at_crossing: crossing.usage,
             usage_at_decision: watched.sample.usage,
             available: watched.sample.guarded_available,
             kubelet_available: watched.sample.kubelet_available,
@@ -376,17 +371,15 @@ impl MemoryMonitor {
                 let is_met = watched.sample.shortage.is_met_by_kubelet(false);
                 watched.pace.note_own_eviction(by_kernel || is_met);
             }
-            let VictimUsage {
-                reading,
-                swapped,
-                still_since,
-            } = kill.held;
-            let held = reading.map(|r| r.of_scope(watched.scope.is_limited()).unreclaimable());
-            let swapped = if still_since.is_none() { swapped } else { 0 };
-            match held {
-                Some(held) => watched
-                    .pace
-                    .evicted_holding(at, held + swapped, still_since),
+            let (is_limited, still_since) = (watched.scope.is_limited(), kill.held.still_since);
+            let reading = kill.held.reading.map(|r| r.of_scope(is_limited));
+            let swapped = if still_since.is_none() {
+                kill.held.swapped
+            } else {
+                0
+            };
+            match reading.map(|reading| reading.unreclaimable() + swapped) {
+                Some(held) => watched.pace.evicted_holding(at, held, still_since),
                 None => watched.pace.evicted(at),
             }
         }

@@ -77,12 +77,7 @@ impl PodReadings {
     ) {
         let now = monotonic_ns();
         let recent = self.usage_cache.take(now, fastest_growth, self.jump);
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.table;
-        for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
+        for (entry, candidate) in self.table.pairs_mut() {
             candidate.is_exact = false;
             candidate.inputs.order = entry.permit.order();
             // Of all of them, or what was not read would pass for a growth later.
@@ -95,7 +90,7 @@ impl PodReadings {
                 None => entry.read_usage(candidate),
             };
             let is_victim = in_flight.contains(entry);
-            candidate.state = match limiter.state_of(&**entry, now, kind, resort, is_victim) {
+            candidate.state = match limiter.state_of(entry, now, kind, resort, is_victim) {
                 CandidateState::Eligible => seen,
                 state => state,
             };
@@ -107,12 +102,7 @@ impl PodReadings {
 
     /// A pod whose memory a scope does not count cannot help it.
     pub fn exclude_pods_outside(&mut self, scope: &Scope) {
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
+        for (entry, candidate) in self.table.pairs_mut() {
             if !scope.holds(entry) {
                 candidate.state = CandidateState::Unavailable;
             }
@@ -146,13 +136,8 @@ impl PodReadings {
     /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
     pub fn exclude_expiring_permits(&mut self, limiter: &EvictionLimiter) {
         let now = monotonic_ns();
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
-            if !limiter.allows(&**entry, now, EvictionKind::KernelKill, LastResort::None) {
+        for (entry, candidate) in self.table.pairs_mut() {
+            if !limiter.allows(entry, now, EvictionKind::KernelKill, LastResort::None) {
                 candidate.state = CandidateState::Protected;
             }
         }

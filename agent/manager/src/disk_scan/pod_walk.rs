@@ -212,7 +212,7 @@ fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, sync::Arc};
+    use std::fs;
 
     use evictd_engine::units::SECOND;
     use evictd_node::pods::dirs::PodDirs;
@@ -231,12 +231,7 @@ mod tests {
         let mounts = MountPoints::default();
         for is_moved in [false, true] {
             let volumes = vec![("scratch".into(), at("scratch"))];
-            let target = ScanTarget {
-                uid: "u".into(),
-                cgroups: Vec::new(),
-                least_limit: None,
-                places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
-            };
+            let target = ScanTarget::of("u", move || PodDirs::fixed(volumes.clone()));
             let mut walk = PodWalk::begin(target, &mounts, None);
             walk.step(&mounts);
             walk.step(&mounts);
@@ -264,10 +259,8 @@ mod tests {
         let needs = |least_limit, rested: u64| {
             let volumes = vec![("scratch".into(), dir.path().to_owned())];
             let target = ScanTarget {
-                uid: "u".into(),
-                cgroups: Vec::new(),
                 least_limit,
-                places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
+                ..ScanTarget::of("u", move || PodDirs::fixed(volumes.clone()))
             };
             let mut walk = PodWalk::begin(target, &mounts, None);
             while !walk.step(&mounts) {}

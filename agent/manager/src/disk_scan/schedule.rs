@@ -233,12 +233,7 @@ mod tests {
     use evictd_node::{fs::mounts::MountPoints, pods::dirs::PodDirs};
 
     fn targets(count: usize) -> Arc<Vec<ScanTarget>> {
-        let target = |n: usize| ScanTarget {
-            uid: format!("{n:02}"),
-            cgroups: Vec::new(),
-            least_limit: None,
-            places: Arc::new(|_| PodDirs::default()),
-        };
+        let target = |n| ScanTarget::of(&format!("{n:02}"), PodDirs::default);
         Arc::new((0..count).map(target).collect())
     }
 

@@ -238,12 +238,11 @@ fn opened(pods: &[Arc<PodEntry>]) -> Vec<(&Arc<PodEntry>, MemoryCgroup)> {
 }
 
 /// A kernel that refuses one pod refuses all: the first one is asked.
-fn first_refusal<R: ToString>(
+fn first_refusal(
     pods: &[(&Arc<PodEntry>, MemoryCgroup)],
-    ask: impl Fn(&MemoryCgroup) -> Result<(), R>,
+    ask: fn(&MemoryCgroup) -> Result<(), &'static str>,
 ) -> Option<String> {
-    let refusal = ask(&pods.first()?.1).err()?;
-    Some(refusal.to_string())
+    ask(&pods.first()?.1).err().map(str::to_owned)
 }
 
 fn pod(entry: &PodEntry, given: ReclaimResult, high: Option<u64>) -> PodEffect {

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use evictd_sys::fs::PathError;
+
 /// Path at which the running kernel describes itself.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
@@ -12,13 +14,8 @@ pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
     /// The file is not there: the kernel was built without `CONFIG_DEBUG_INFO_BTF`, or /sys is not mounted.
-    #[error("{path}: {source}")]
-    Read {
-        /// The file.
-        path: String,
-        /// The reason.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] PathError),
     /// The bytes are not BTF of this machine's byte order.
     #[error("BTF is malformed at byte {0}")]
     Malformed(usize),
@@ -50,15 +47,7 @@ pub struct Btf {
 impl Btf {
     /// Reads the running kernel's BTF.
     pub fn from_sys_fs() -> Result<Self, BtfError> {
-        Self::from_file(Path::new(VMLINUX))
-    }
-
-    /// Reads a raw BTF file.
-    pub fn from_file(path: &Path) -> Result<Self, BtfError> {
-        let data = std::fs::read(path).map_err(|source| BtfError::Read {
-            path: path.display().to_string(),
-            source,
-        })?;
+        let data = std::fs::read(VMLINUX).map_err(PathError::at(Path::new(VMLINUX)))?;
         Self::parse(data)
     }
 

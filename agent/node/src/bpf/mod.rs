@@ -2,11 +2,10 @@
 
 pub mod btf;
 pub mod kernel_log;
-pub(crate) mod link;
 pub mod object;
 pub(crate) mod offsets;
 pub mod perf_wakeup;
 pub mod pin;
 pub(crate) mod ring;
-mod syscall;
+pub(crate) mod syscall;
 pub(crate) mod tracefs;

@@ -32,7 +32,7 @@ pub(super) fn pin(object: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
 ///
 /// # Errors
 /// What `bpf(2)` answers.
-pub(super) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let fd = call(RAW_TRACEPOINT_OPEN, program, None)?;
     // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -18,7 +18,6 @@
 use std::{
     fs::File,
     io::{self, Write as _},
-    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -35,7 +34,7 @@ use crate::{
         memory::Version,
         tree::{FollowedCgroups, is_lacking},
     },
-    kernfile::open_primed,
+    kernfile::{open_primed, pread, value_of},
     proc::{pidfd::Signal, process},
 };
 
@@ -323,11 +322,8 @@ impl Age {
 /// Reads `populated` out of a `cgroup.events`.
 fn is_unpopulated(events: &File) -> bool {
     // Two short lines: `populated 1` and `frozen 0`.
-    let mut buffer = [0; 128];
-    match events.read_at(&mut buffer, 0) {
-        Ok(got) => buffer[..got]
-            .split(|byte| *byte == b'\n')
-            .any(|line| line == b"populated 0"),
+    match pread(events, &mut [0; 128]) {
+        Ok(text) => value_of(text, "populated") == Some(0),
         Err(e) => is_gone(&e),
     }
 }

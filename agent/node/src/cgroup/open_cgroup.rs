@@ -72,11 +72,7 @@ impl OpenCgroup {
     /// Calls `each` for every process that is in the cgroup now. Does not allocate.
     pub(super) fn for_each(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         match &self.procs {
-            Procs::Again(file) => match for_each_pid(file, each) {
-                // A threaded cgroup: its processes are listed in its domain.
-                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-                read => read,
-            },
+            Procs::Again(file) => for_each_pid(file, each),
             Procs::Once { held, is_read } => {
                 let first = !is_read.swap(true, Ordering::Relaxed);
                 // Taken out for as long as it is read: no other thread may close it.
@@ -233,11 +229,7 @@ fn open_procs(cgroup: BorrowedFd<'_>) -> io::Result<File> {
 
 /// Calls `each` for every process that is in a cgroup now.
 fn list(cgroup: BorrowedFd<'_>, each: &mut dyn FnMut(i32)) -> io::Result<()> {
-    match for_each_pid(&open_procs(cgroup)?, each) {
-        // A threaded cgroup.
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-        read => read,
-    }
+    for_each_pid(&open_procs(cgroup)?, each)
 }
 
 /// Room for an open file that one thread at a time may take out.
@@ -277,11 +269,16 @@ impl Drop for Slot {
 
 /// Calls `each` for every process id in a `cgroup.procs`, whatever its length, without allocating.
 fn for_each_pid(procs: &File, each: &mut dyn FnMut(i32)) -> io::Result<()> {
-    for_each_line(procs, &mut |line| {
+    let read = for_each_line(procs, &mut |line| {
         let pid = number(line).and_then(|pid| i32::try_from(pid).ok());
         // 0 is a process of another PID namespace, which cannot be signalled from here.
         if let Some(pid) = pid.filter(|pid| *pid > 0) {
             each(pid);
         }
-    })
+    });
+    match read {
+        // A threaded cgroup: its processes are listed in its domain.
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        read => read,
+    }
 }

@@ -24,26 +24,17 @@ const ASIDE: usize = 8;
 /// Limits are rounded up to this, in bytes: a multiple of any page, so that the kernel shows what was written.
 const ROUND: u64 = 64 << 10;
 
-/// Why no pod can be throttled on this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// v1's soft limit does not keep a pod from growing.
-    #[error("cgroup v1 has no memory.high: needs cgroup v2")]
-    OnV1,
-    /// The memory controller is not handed down.
-    #[error("the cgroup has no memory.high")]
-    NoHigh,
-}
-
 /// Whether there is a way to keep a pod's cgroup from growing.
 ///
 /// # Errors
 /// There is none, and why.
-pub fn can_throttle(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
+pub fn can_throttle(cgroup: &MemoryCgroup) -> Result<(), &'static str> {
     match cgroup.version() {
-        Version::V1 => Err(Refusal::OnV1),
+        // Its soft limit does not keep a pod from growing.
+        Version::V1 => Err("cgroup v1 has no memory.high: needs cgroup v2"),
         Version::V2 if cgroup.path().join(HIGH).exists() => Ok(()),
-        Version::V2 => Err(Refusal::NoHigh),
+        // The memory controller is not handed down.
+        Version::V2 => Err("the cgroup has no memory.high"),
     }
 }
 
@@ -345,7 +336,7 @@ fn lift(throttle: &Throttle) -> Result<(), PathError> {
         return Ok(());
     }
     match fs::write(&file, &throttle.before) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
+        Err(e) if is_gone(&e) => Ok(()),
         written => written.map_err(PathError::at(&file)),
     }
 }

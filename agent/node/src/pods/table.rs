@@ -278,6 +278,12 @@ impl PodTable {
         self.history.note(now, usages);
     }
 
+    /// Each pod with its candidate.
+    pub fn pairs_mut(&mut self) -> impl Iterator<Item = (&PodEntry, &mut Candidate)> {
+        let entries = self.entries.iter().map(|entry| &**entry);
+        entries.zip(&mut self.candidates)
+    }
+
     /// The candidates, and what reads a pod in full.
     pub fn candidates(
         &mut self,
@@ -323,13 +329,8 @@ pub fn flush_statistics(entries: &[Arc<PodEntry>]) {
 
 /// The order among equals.
 fn key(entry: &PodEntry) -> (&str, &str, &str) {
-    let Pod {
-        namespace,
-        name,
-        uid,
-        ..
-    } = &entry.pod;
-    (namespace, name, uid)
+    let pod = &entry.pod;
+    (&pod.namespace, &pod.name, &pod.uid)
 }
 
 /// The positions in both tables of the pods whose cgroup is in both.
@@ -360,19 +361,13 @@ fn above(entries: &[Arc<PodEntry>]) -> Vec<PathBuf> {
 }
 
 fn candidate(entry: &PodEntry) -> Candidate {
-    let Pod {
-        priority,
-        priority_unknown,
-        qos,
-        memory_request,
-        ..
-    } = entry.pod;
+    let pod = &entry.pod;
     Candidate {
         inputs: RankInputs {
-            priority,
-            priority_unknown,
-            qos,
-            request: memory_request,
+            priority: pod.priority,
+            priority_unknown: pod.priority_unknown,
+            qos: pod.qos,
+            request: pod.memory_request,
             order: entry.permit.order(),
         },
         usage: 0,

@@ -4,20 +4,13 @@ use std::{fs, path::Path};
 
 use evictd_sys::fs::PathError;
 
-/// One line of a pressure file.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stall {
-    /// Share of the last 10 seconds, in percent.
-    pub avg10: f64,
-}
-
-/// A pressure file: `/proc/pressure/memory` or a v2 cgroup's `memory.pressure`.
+/// A pressure file: `/proc/pressure/memory` or a v2 cgroup's `memory.pressure`. Shares of the last 10 seconds, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Psi {
     /// Share of the time in which at least one task waited.
-    pub some: Stall,
+    pub some: f64,
     /// All tasks waited; the CPU file of kernels before 5.13 has no such line.
-    pub full: Option<Stall>,
+    pub full: Option<f64>,
 }
 
 impl Psi {
@@ -34,26 +27,17 @@ impl Psi {
 
     fn parse(text: &str) -> Option<Self> {
         let line = |kind: &str| text.lines().find_map(|l| l.strip_prefix(kind));
+        let avg10 = |line: &str| {
+            let mut fields = line.split_whitespace();
+            fields.find_map(|f| f.strip_prefix("avg10="))?.parse().ok()
+        };
         let full = match line("full ") {
-            Some(rest) => Some(Stall::parse(rest)?),
+            Some(rest) => Some(avg10(rest)?),
             None => None,
         };
         Some(Self {
-            some: Stall::parse(line("some ")?)?,
+            some: avg10(line("some ")?)?,
             full,
-        })
-    }
-}
-
-impl Stall {
-    fn parse(fields: &str) -> Option<Self> {
-        let value = |key: &str| {
-            fields
-                .split_whitespace()
-                .find_map(|f| f.strip_prefix(key)?.strip_prefix('='))
-        };
-        Some(Self {
-            avg10: value("avg10")?.parse().ok()?,
         })
     }
 }
@@ -67,8 +51,8 @@ mod tests {
         let text = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n\
                     full avg10=0.50 avg60=0.00 avg300=0.00 total=99\n";
         let pressure = Psi::parse(text).unwrap();
-        assert_eq!(pressure.some.avg10, 1.5);
-        assert_eq!(pressure.full.unwrap().avg10, 0.5);
+        assert_eq!(pressure.some, 1.5);
+        assert_eq!(pressure.full.unwrap(), 0.5);
     }
 
     #[test]

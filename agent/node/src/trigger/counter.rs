@@ -11,7 +11,7 @@ use std::{
 };
 
 use aya::maps::{Array, MapData, RingBuf};
-use evictd_common::counter::{CounterTrigger as Record, direction};
+use evictd_common::counter::{CounterTrigger as Record, Direction};
 use evictd_engine::units::nanos;
 use evictd_sys::clock::monotonic_ns;
 
@@ -134,11 +134,11 @@ fn record(base: i64, slot: Slot) -> Record {
         Some(trigger) => {
             let at = base.saturating_sub(trigger.available);
             match trigger.direction {
-                CountDirection::Below => (at.saturating_add(1), direction::RISING),
-                CountDirection::Recovered => (at, direction::FALLING),
+                CountDirection::Below => (at.saturating_add(1), Direction::Rising as u32),
+                CountDirection::Recovered => (at, Direction::Falling as u32),
             }
         }
-        None => (i64::MAX, direction::RISING),
+        None => (i64::MAX, Direction::Rising as u32),
     };
     Record {
         limit,
@@ -229,11 +229,9 @@ impl EventCounter {
         slots[slot].generation += 1;
         // The programs stop at the first slot that was never used.
         for below in 0..slot {
-            let Some(counter_state) = self.counters.get_mut(counter) else {
-                break;
-            };
-            if counter_state.slots[below].generation == 0 {
-                counter_state.slots[below].generation = 1;
+            let unused = &mut self.counters[counter].slots[below];
+            if unused.generation == 0 {
+                unused.generation = 1;
                 self.write(counter, below)?;
             }
         }
@@ -369,11 +367,14 @@ mod tests {
     #[test]
     fn less_than_the_limit_is_one_more_counted_than_the_difference() {
         let below = at(100, CountDirection::Below);
-        assert_eq!((below.limit, below.direction), (901, direction::RISING));
+        assert_eq!(
+            (below.limit, below.direction),
+            (901, Direction::Rising as u32)
+        );
         let recovered = at(100, CountDirection::Recovered);
         assert_eq!(
             (recovered.limit, recovered.direction),
-            (900, direction::FALLING)
+            (900, Direction::Falling as u32)
         );
     }
 
@@ -411,7 +412,7 @@ mod tests {
             let holds = |direction| {
                 let trigger = Some(CountTrigger { available: limit, direction });
                 let r = record(base, Slot { trigger, generation: 1, handed_on: 0 });
-                if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
+                if r.direction == Direction::Falling as u32 { count <= r.limit } else { count >= r.limit }
             };
             proptest::prop_assert_eq!(holds(CountDirection::Below), base - count < limit);
             proptest::prop_assert_eq!(holds(CountDirection::Recovered), base - count >= limit);

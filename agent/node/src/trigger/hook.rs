@@ -7,26 +7,6 @@ use evictd_engine::model::settings::MemoryHook;
 
 use crate::bpf::object::{AttachPoint, ProgramSpec};
 
-/// Cost of a hook for the workload while it is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost {
-    /// The hook costs nothing.
-    None,
-    /// Some nanoseconds per batch of 32 or 64 pages: always attached.
-    PerBatch,
-    /// Several calls per page, a quarter of a page fault in the worst case: attached only while the distance is short.
-    PerPage,
-}
-
-/// Cost of a hook for the workload.
-pub fn cost(hook: MemoryHook) -> Cost {
-    match hook {
-        MemoryHook::Fexit | MemoryHook::Kprobe => Cost::PerBatch,
-        MemoryHook::Tracepoint => Cost::PerPage,
-        MemoryHook::Eventfd | MemoryHook::Sampler => Cost::None,
-    }
-}
-
 /// The kernel program of a hook, for the hooks that have one.
 pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
     const CHARGE: &str = "page_counter_try_charge";
@@ -46,8 +26,7 @@ pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
 }
 
 /// The hooks of what is counted event by event: tasks, inodes, cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountHook {
     /// `tp_btf`: tracepoints with typed arguments.
     Typed,

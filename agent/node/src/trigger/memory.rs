@@ -8,7 +8,7 @@ mod self_test;
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
-use evictd_common::memory::{MemoryTrigger, NEVER, action, direction};
+use evictd_common::memory::{MemoryTrigger, NEVER};
 use evictd_engine::{accounting::KillLimits, model::settings::MemoryHook};
 use evictd_sys::page::page_size;
 
@@ -30,33 +30,9 @@ use crate::{
 
 pub use self::kernel_kills::{KernelKill, inherit as inherit_kills};
 pub use evictd_common::memory::{
-    CHARGE_BATCH, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent,
-    batch_bytes, is_unlimited, slot,
+    Action, CHARGE_BATCH, Direction, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE,
+    TriggerEvent, batch_bytes, is_unlimited, slot,
 };
-
-/// Direction in which a trigger is crossed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Crossing upwards: the usage is at the limit or above.
-    Rising,
-    /// Crossing downwards: the usage is at the limit or below.
-    Falling,
-}
-
-/// Action of the kernel program at a crossing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Wakes the agent, once per arming.
-    Wake,
-    /// Wakes the agent, once per arming; and where no thread has asked for the crossing by
-    /// [`TriggerSet::next_crossing`] 60 us later, the next charge wakes the thread that has one of the [`LocalWakeups`]
-    /// on that CPU. A hook that cannot tell where that is only wakes the agent.
-    WakeLocal,
-    /// The kernel kills the first victim's allocating task by itself.
-    Kill,
-    /// Is returned by [`TriggerSet::next_crossing`], once per arming, and wakes no thread: for measurements.
-    RecordOnly,
-}
 
 /// Limit that a trigger watches, with the direction and the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,17 +73,9 @@ impl Trigger {
                 Direction::Falling => self.limit / page,
             },
             generation,
-            direction: match self.direction {
-                Direction::Rising => direction::RISING,
-                Direction::Falling => direction::FALLING,
-            },
+            direction: self.direction as u32,
             full: self.full.div_ceil(page),
-            action: match self.action {
-                Action::Wake => action::WAKE,
-                Action::WakeLocal => action::WAKE_LOCAL,
-                Action::Kill => action::KILL,
-                Action::RecordOnly => action::RECORD_ONLY,
-            },
+            action: self.action as u32,
         }
     }
 }
@@ -136,19 +104,27 @@ pub trait TriggerSet: Send {
     fn hook(&self) -> MemoryHook;
 
     /// From now on the slots of this scope (below [`MAX_SCOPES`]) are about another cgroup; they are to be armed anew.
-    fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()>;
+    fn watch(&mut self, _scope: usize, _cgroup: &MemoryCgroup) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Sets the trigger of a slot below [`MAX_TRIGGERS`], see [`slot_of`]; it trips once, until it is armed again. A
     /// usage that has crossed the limit already may or may not trip it: read the usage after arming. Slots behind one
     /// that was never armed are not looked at.
-    fn arm(&mut self, slot: usize, trigger: Trigger) -> io::Result<()>;
+    fn arm(&mut self, _slot: usize, _trigger: Trigger) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Becomes readable at a crossing; `None` for the sampler.
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of triggers that
     /// have been armed anew in the meantime are left out.
-    fn next_crossing(&mut self) -> Option<TriggerEvent>;
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
+        None
+    }
 
     /// Hands over, once, what an [`Action::WakeLocal`] that no thread has read wakes when a CPU charges; `None` for hooks
     /// that cannot tell where that is.
@@ -214,18 +190,7 @@ impl TriggerSet for Sampler {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Sampler
     }
-    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
-        Ok(())
-    }
-    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
-        Ok(())
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn next_crossing(&mut self) -> Option<TriggerEvent> {
-        None
-    }
+
     fn is_attached(&self) -> bool {
         false
     }
@@ -245,17 +210,9 @@ pub type Loaded = (
     Result<Built, HookUnavailable>,
 );
 
-/// Loads the eBPF object and does what [`build`] does with it. The programs stay attached for as long as the object lives.
-pub fn load(scopes: &[&MemoryCgroup], forced: Option<MemoryHook>) -> Loaded {
-    build_with(BpfObject::load(), scopes, forced)
-}
-
-/// The same with programs that write to the log ([`BpfObject::load_with_log`]).
-pub fn load_with_log(scopes: &[&MemoryCgroup], forced: Option<MemoryHook>) -> Loaded {
-    build_with(BpfObject::load_with_log(), scopes, forced)
-}
-
-fn build_with(
+/// [`build`] with the eBPF object, or with the reason why there is none. The programs stay attached for as long as the
+/// object lives.
+pub fn load(
     mut object: Result<BpfObject, ObjectError>,
     scopes: &[&MemoryCgroup],
     forced: Option<MemoryHook>,

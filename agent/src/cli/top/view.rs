@@ -269,9 +269,9 @@ fn pressure_line<'a>(view: &View) -> Line<'a> {
     }
     let mut text = "PSI, % of 10 s:".to_owned();
     for (name, pressure) in &view.pressure {
-        text += &format!("  {name} some {:.1}", pressure.some.avg10);
+        text += &format!("  {name} some {:.1}", pressure.some);
         if let Some(full) = &pressure.full {
-            text += &format!(" full {:.1}", full.avg10);
+            text += &format!(" full {:.1}", full);
         }
     }
     Line::from(text)

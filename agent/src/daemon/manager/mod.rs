@@ -113,13 +113,13 @@ impl RunningManager {
                 });
             }),
         })?;
-        let commands = Arc::clone(handle.commands());
+        let commands = Arc::clone(&handle.commands);
         let steps = start_mitigation(&mitigation, &commands)?;
         let manager = Self {
             cri: start_cri(config, &commands, &scanner),
-            events: Arc::clone(handle.events()),
-            status: Arc::clone(handle.status()),
-            recorder: Arc::clone(handle.recorder()),
+            events: Arc::clone(&handle.events),
+            status: Arc::clone(&handle.status),
+            recorder: Arc::clone(&handle.recorder),
             handle: Some(handle),
             commands,
             scanner,

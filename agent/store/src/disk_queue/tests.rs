@@ -2,7 +2,6 @@
 
 use std::{
     fs::File,
-    io,
     path::Path,
     sync::{Condvar, MutexGuard},
     time::Instant,
@@ -32,40 +31,10 @@ impl Gated {
 }
 
 impl Disk for Gated {
-    type File = File;
-
-    fn open(&self, path: &Path) -> io::Result<(File, u64)> {
-        System.open(path)
-    }
-
-    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
-        System.write(file, bytes)
-    }
-
-    fn sync(&self, file: &File) -> io::Result<()> {
+    fn sync(&self, file: &File) -> std::io::Result<()> {
         self.1.fetch_add(1, Ordering::Relaxed);
         drop(self.0.1.wait_while(self.is_open(), |open| !*open).unwrap());
         System.sync(file)
-    }
-
-    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
-        System.cut(file, bytes)
-    }
-
-    fn length(&self, file: &File) -> io::Result<u64> {
-        System.length(file)
-    }
-
-    fn is_at(&self, file: &File, path: &Path) -> io::Result<bool> {
-        System.is_at(file, path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        System.rename(from, to)
-    }
-
-    fn sync_names(&self, dir: &File) -> io::Result<()> {
-        System.sync_names(dir)
     }
 }
 

@@ -10,56 +10,71 @@ use std::{
 
 /// The calls that change files. Errors are the system's.
 pub trait Disk: fmt::Debug + Send {
-    /// An open file.
-    type File: fmt::Debug + Send;
-
     /// Opens a file whose writes go to its end, and makes it when it is not there. With its length in bytes.
     ///
     /// # Errors
     /// No inode, no space, no right to.
-    fn open(&self, path: &Path) -> io::Result<(Self::File, u64)>;
+    fn open(&self, path: &Path) -> io::Result<(File, u64)> {
+        let file = File::options().create(true).append(true).open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok((file, bytes))
+    }
 
     /// Writes as much as the system takes at once; how many bytes that was.
     ///
     /// # Errors
     /// The disk is full or broken.
-    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        file.write(bytes)
+    }
 
     /// Waits until what was written is on disk.
     ///
     /// # Errors
     /// It is not.
-    fn sync(&self, file: &Self::File) -> io::Result<()>;
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
 
     /// Cuts a file down to so many bytes.
     ///
     /// # Errors
     /// The disk is broken or read-only.
-    fn cut(&self, file: &Self::File, bytes: u64) -> io::Result<()>;
+    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
+        file.set_len(bytes)
+    }
 
     /// The length of a file, in bytes.
     ///
     /// # Errors
     /// The disk is broken.
-    fn length(&self, file: &Self::File) -> io::Result<u64>;
+    fn length(&self, file: &File) -> io::Result<u64> {
+        Ok(file.metadata()?.len())
+    }
 
     /// Whether a path still leads to an open file: it may have been removed, or moved, since.
     ///
     /// # Errors
     /// The disk is broken.
-    fn is_at(&self, file: &Self::File, path: &Path) -> io::Result<bool>;
+    fn is_at(&self, file: &File, path: &Path) -> io::Result<bool> {
+        is_at(file, path)
+    }
 
     /// Gives a file another name, in place of the file that has it.
     ///
     /// # Errors
     /// The disk is full, broken or read-only.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
 
     /// Waits until the names in an open directory are on disk. It takes no descriptor: there may be none left.
     ///
     /// # Errors
     /// They are not.
-    fn sync_names(&self, dir: &File) -> io::Result<()>;
+    fn sync_names(&self, dir: &File) -> io::Result<()> {
+        dir.sync_all()
+    }
 }
 
 /// Whether a path leads to an open file or directory.
@@ -80,40 +95,4 @@ pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
-impl Disk for System {
-    type File = File;
-
-    fn open(&self, path: &Path) -> io::Result<(File, u64)> {
-        let file = File::options().create(true).append(true).open(path)?;
-        let bytes = file.metadata()?.len();
-        Ok((file, bytes))
-    }
-
-    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
-        file.write(bytes)
-    }
-
-    fn sync(&self, file: &File) -> io::Result<()> {
-        file.sync_data()
-    }
-
-    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
-        file.set_len(bytes)
-    }
-
-    fn length(&self, file: &File) -> io::Result<u64> {
-        Ok(file.metadata()?.len())
-    }
-
-    fn is_at(&self, file: &File, path: &Path) -> io::Result<bool> {
-        is_at(file, path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-    }
-
-    fn sync_names(&self, dir: &File) -> io::Result<()> {
-        dir.sync_all()
-    }
-}
+impl Disk for System {}

@@ -90,8 +90,6 @@ impl Faulty {
 }
 
 impl Disk for Faulty {
-    type File = File;
-
     fn open(&self, path: &Path) -> io::Result<(File, u64)> {
         self.call(Call::Open)?;
         System.open(path)
@@ -419,23 +417,19 @@ fn a_journal_whose_files_were_removed_begins_anew() {
         }
         match is_dir_removed {
             true => fs::remove_dir_all(&dir).unwrap(),
-            false => [CURRENT, LOCK_BEFORE]
-                .iter()
-                .for_each(|name| fs::remove_file(dir.join(name)).unwrap()),
+            false => fs::remove_file(dir.join(CURRENT)).unwrap(),
         }
         journal.append(&eviction(21)).unwrap();
-        assert_eq!(names(&dir), [CURRENT, LOCK_BEFORE]);
+        assert_eq!(names(&dir), [CURRENT]);
         let (records, _) = read(&dir).unwrap();
         let Record::Evicted(counted) = eviction(10) else {
             panic!("an eviction");
         };
         let counted = Record::Counted(Box::new(Counted::from(counted.as_ref())));
         assert_eq!(records, [eviction(0), counted, eviction(21)]);
-        // Of both versions no second agent may write there.
+        // No second agent may write there.
         let second = Journal::open(&dir).unwrap_err();
         assert!(matches!(second, JournalError::InUse(_)), "{second}");
-        let before = File::open(dir.join(LOCK_BEFORE)).unwrap();
-        assert!(before.try_lock().is_err());
         // Removed at its limit, and more than twice.
         for id in 30..70 {
             if id % 13 == 0 {

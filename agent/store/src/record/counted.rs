@@ -133,15 +133,11 @@ impl From<&RequestRecord> for Counted {
 impl Counted {
     /// The API server has just agreed to what it was asked for.
     pub fn agreed(asked: &RequestRecord) -> Self {
-        let Clocks {
-            boot,
-            monotonic,
-            wall,
-        } = Clocks::now();
+        let now = Clocks::now();
         Self {
-            time: wall.to_string(),
-            boot,
-            at: monotonic,
+            time: now.wall.to_string(),
+            boot: now.boot,
+            at: now.monotonic,
             is_agreed: true,
             ..Self::from(asked)
         }
@@ -172,15 +168,11 @@ pub struct RecreationRecord {
 
 impl From<&evictd_engine::Recreation> for RecreationRecord {
     fn from(recreation: &evictd_engine::Recreation) -> Self {
-        let Clocks {
-            boot,
-            monotonic,
-            wall,
-        } = Clocks::now();
+        let now = Clocks::now();
         Self {
-            time: wall.to_string(),
-            boot,
-            at: monotonic,
+            time: now.wall.to_string(),
+            boot: now.boot,
+            at: now.monotonic,
             uid: recreation.uid.clone(),
             owner_uid: recreation.owner_uid.clone(),
             condition: recreation.condition.to_string(),

@@ -63,7 +63,7 @@ pub struct Observer {
 impl Observer {
     /// Starts to watch for the moment when less than `amount` bytes are available.
     pub fn start(scope: Scope, amount: u64) -> Result<Self> {
-        let (object, built) = memory::load(&[scope.cgroup()], None);
+        let (object, built) = memory::load(BpfObject::load(), &[scope.cgroup()], None);
         let mut trigger = built?.trigger;
         let exact = trigger.has_program();
         trigger.set_near(true)?;

@@ -5,7 +5,6 @@
 //! upper bound, and the choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
 use evictd_engine::units::MS;
-use evictd_node::pods::table::PodTable;
 
 use super::PodReadings;
 
@@ -71,18 +70,15 @@ impl PodReadings {
 
     /// Reads one pod, so that the next decision need not.
     pub fn read_next(&mut self, now: u64) {
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.table;
-        if entries.is_empty() {
+        let table = &mut *self.table;
+        if table.entries.is_empty() {
             return;
         }
-        let position = self.usage_cache.step(now, entries.len());
-        if let (Some(entry), Some(candidate)) =
-            (entries.get(position), candidates.get_mut(position))
-        {
+        let position = self.usage_cache.step(now, table.entries.len());
+        if let (Some(entry), Some(candidate)) = (
+            table.entries.get(position),
+            table.candidates.get_mut(position),
+        ) {
             candidate.state = entry.read_usage(candidate);
         }
     }

@@ -26,11 +26,14 @@ fn where_there_is_no_limit_to_set_it_is_said() {
     let v2 = pod(dir.path(), "pod", MIB, "max");
     assert_eq!(can_throttle(&v2), Ok(()));
     fs::remove_file(v2.path().join(HIGH)).unwrap();
-    assert_eq!(can_throttle(&v2), Err(Refusal::NoHigh));
+    assert_eq!(can_throttle(&v2), Err("the cgroup has no memory.high"));
     fs::remove_file(v2.path().join("memory.current")).unwrap();
     fs::write(v2.path().join("memory.usage_in_bytes"), "0").unwrap();
     let v1 = MemoryCgroup::open(v2.path()).unwrap();
-    assert_eq!(can_throttle(&v1), Err(Refusal::OnV1));
+    assert_eq!(
+        can_throttle(&v1),
+        Err("cgroup v1 has no memory.high: needs cgroup v2")
+    );
 }
 
 // R46

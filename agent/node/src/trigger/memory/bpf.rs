@@ -11,21 +11,21 @@ use aya::{
     programs::links::FdLink,
 };
 use evictd_common::memory::{AgentLease, LAYOUT, MemoryTrigger, VictimKey, VictimLimits};
-use evictd_engine::{accounting::KillLimits, model::settings::MemoryHook, units::nanos};
+use evictd_engine::{model::settings::MemoryHook, units::nanos};
 use evictd_sys::page::page_size;
 
 use super::{KernelVictim, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent};
 use crate::{
     bpf::{
-        link::TracingLink,
         object::{AttachPoint, BpfObject, ProgramSpec, chain, os_error},
         perf_wakeup::LocalWakeups,
         pin::PinDirectory,
         ring::next_record,
+        syscall::attach,
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
-        hook::{self, Cost},
+        hook,
         memory::{
             Direction, Trigger, TriggerSet,
             kernel_kills::{KernelKill, KernelKills},
@@ -100,16 +100,17 @@ pub struct Attached {
     hook: MemoryHook,
     link: Link,
     /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
-    _uncharge: Option<TracingLink>,
+    _uncharge: Option<OwnedFd>,
 }
 
 /// Attachment of the hook's program.
 enum Link {
     /// Attached for good.
-    Fixed(TracingLink),
+    Fixed(OwnedFd),
     /// Attached for good, by a perf event: the kernel gives a link for it since 5.15.
     Kprobe(Option<FdLink>),
-    /// Only while the usage is near.
+    /// Only while the usage is near: it costs several calls per page, a quarter of a page fault in the worst case. The
+    /// others cost some nanoseconds per batch of 32 or 64 pages.
     Switched(Switch),
     /// Detached: the kernel has refused to pin it.
     Lost,
@@ -118,7 +119,7 @@ enum Link {
 /// A program that is attached and detached.
 struct Switch {
     program: OwnedFd,
-    link: Option<TracingLink>,
+    link: Option<OwnedFd>,
 }
 
 impl Switch {
@@ -128,7 +129,7 @@ impl Switch {
             return Ok(false);
         }
         self.link = match on {
-            true => Some(TracingLink::attach(&self.program)?),
+            true => Some(attach(self.program.as_fd())?),
             false => None,
         };
         Ok(true)
@@ -144,20 +145,20 @@ impl Attached {
         } else {
             let program = object.load_program(&program)?;
             // Tried now, so that a kernel that refuses does so while there is another hook to take.
-            let link = TracingLink::attach(&program).map_err(|e| e.to_string())?;
-            match hook::cost(hook) {
-                Cost::PerPage => Link::Switched(Switch {
+            let link = attach(program.as_fd()).map_err(|e| e.to_string())?;
+            match hook {
+                MemoryHook::Tracepoint => Link::Switched(Switch {
                     program,
                     link: Some(link),
                 }),
-                Cost::PerBatch | Cost::None => Link::Fixed(link),
+                _ => Link::Fixed(link),
             }
         };
         // Refused, recovery is seen one charge or one look later.
         let uncharge = (hook == MemoryHook::Fexit)
             .then(|| object.load_program(&UNCHARGE).ok())
             .flatten()
-            .and_then(|program| TracingLink::attach(&program).ok());
+            .and_then(|program| attach(program.as_fd()).ok());
         Ok(Self {
             hook,
             link,
@@ -235,16 +236,12 @@ impl BpfTriggers {
         for (rank, (victim, named)) in ranked.iter_mut().zip(victims).enumerate() {
             *victim = *named;
             if before.get(rank) != Some(named) {
-                let KillLimits {
-                    min_task_bytes,
-                    max_task_bytes,
-                    min_pod_bytes,
-                } = named.limits;
+                let limits = named.limits;
                 let entry = VictimLimits {
                     rank: rank as u64,
-                    min_task_pages: min_task_bytes / page_size(),
-                    max_task_pages: max_task_bytes / page_size(),
-                    min_pod_pages: min_pod_bytes / page_size(),
+                    min_task_pages: limits.min_task_bytes / page_size(),
+                    max_task_pages: limits.max_task_bytes / page_size(),
+                    min_pod_pages: limits.min_pod_bytes / page_size(),
                 };
                 self.victims
                     .insert(key(named), entry, 0)
@@ -387,7 +384,7 @@ impl TriggerSet for BpfTriggers {
         pinned.map_err(|e| format!("bpf(BPF_OBJ_PIN): {e}"))?;
         // The pins keep them attached.
         for (name, program, fd) in self.reclaims.drain(..) {
-            let pinned = TracingLink::attach(&fd).and_then(|link| pins.pin(link.as_fd(), name));
+            let pinned = attach(fd.as_fd()).and_then(|link| pins.pin(link.as_fd(), name));
             if let Err(error) = pinned {
                 tracing::info!(program, %error, "the pinned guard will not see this event while no agent runs");
                 self.unseen.push(format!("{program}: {error}"));

@@ -108,8 +108,6 @@ fn is_below(dir: &Path, is_listed: &dyn Fn(&Path) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::BorrowedFd;
-
     use evictd_engine::model::settings::MemoryHook;
 
     use super::*;
@@ -125,16 +123,10 @@ mod tests {
         fn hook(&self) -> MemoryHook {
             MemoryHook::Fexit
         }
-        fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
-            Ok(())
-        }
         fn arm(&mut self, slot: usize, trigger: Trigger) -> io::Result<()> {
             assert_eq!(slot, SLOT);
             self.armed = Some(trigger);
             Ok(())
-        }
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
-            None
         }
         fn next_crossing(&mut self) -> Option<TriggerEvent> {
             self.reports.then(TriggerEvent::default)

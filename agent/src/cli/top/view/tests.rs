@@ -7,7 +7,6 @@ use evictd_engine::{
     model::settings::{Mode, RankingStrategy},
     units,
 };
-use evictd_node::proc::psi::Stall;
 use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
 use super::*;
@@ -70,7 +69,6 @@ fn pods() -> Vec<PodJson> {
 }
 
 fn view() -> View {
-    let stall = |avg10| Stall { avg10 };
     View {
         signals: vec![
             signal(Signal::MemoryAvailable, 160, "64Mi", 10),
@@ -81,8 +79,8 @@ fn view() -> View {
         pressure: vec![(
             "memory",
             Psi {
-                some: stall(1.5),
-                full: Some(stall(0.5)),
+                some: 1.5,
+                full: Some(0.5),
             },
         )],
         past: vec![PastEviction {
