@@ -367,7 +367,10 @@ mod tests {
             let seen = manager.sources.sample(now);
             let plan = manager.planner.plan(now, manager.node.snapshot(&seen));
             let chosen = plan.evictions.len();
-            let then = is_seen_then.then_some(seen).unwrap_or_default();
+            let then = match is_seen_then {
+                true => seen,
+                false => Observations::default(),
+            };
             manager.execute(plan.evictions, &then, Wake::at(0));
             let events = std::iter::from_fn(|| manager.reporter.events.next());
             let is_request = |event: &ManagerEvent| matches!(event, ManagerEvent::Soft(_));
