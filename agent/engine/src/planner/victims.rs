@@ -44,6 +44,8 @@ const SIGNIFICANT_PART: i64 = 1000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingVictims {
     victims: BTreeMap<String, PendingVictim>,
+    /// Time of the last look, in nanoseconds: what is found dead at the next one has died since.
+    looked: Option<i64>,
     /// Number of victims in a row whose files have stayed, and when the last of them was given up, in nanoseconds.
     stayed: u32,
     stayed_at: i64,
@@ -238,6 +240,9 @@ impl PendingVictims {
 
     /// Leaves out so many nanoseconds until `now` in which no look was taken.
     pub(super) fn exclude_gap(&mut self, late: i64, now: i64) {
+        if let Some(looked) = &mut self.looked {
+            shift_by_gap_signed(looked, late, now);
+        }
         for victim in self.victims.values_mut() {
             for since in [
                 &mut victim.end,
@@ -252,12 +257,13 @@ impl PendingVictims {
     /// Takes note of what has come, and of victims that are no longer among the pods: files may still have to be removed,
     /// and tasks to be reaped.
     pub(super) fn take_look(&mut self, now: i64, node: Snapshot<'_>) {
+        let before = self.looked.replace(now).unwrap_or(i64::MIN);
         for (uid, victim) in &mut self.victims {
             if !victim.is_dead && !node.pods.iter().any(|pod| pod.uid == *uid) {
                 victim.is_dead = true;
                 // One that was asked did not need all of its time: what is left of it is due sooner.
                 victim.end = victim.end.min(now);
-                victim.files_since = now;
+                victim.files_since = victim.end.max(before);
             }
         }
         let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);

@@ -489,9 +489,9 @@ fn the_files_of_a_stuck_victim_do_not_block_the_next() {
         (60, [12, 23, 34]),
         (1, [32, 43, 54]),
         // It is waited for from its end on, whenever that is.
-        (9, [40, 51, 62]),
-        (25, [12, 23, 56]),
-        (30, [12, 23, 61]),
+        (9, [39, 50, 61]),
+        (25, [12, 23, 55]),
+        (30, [12, 23, 60]),
     ] {
         let mut node = Node::new(vec![hard(DISK, 1000)], false);
         node.pod("victim", [900, 0, 1]);
@@ -674,9 +674,8 @@ fn what_was_removed_before_the_start_has_not_stayed() {
 #[test]
 fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
     for (bytes, resource, next_at) in [
-        // It is seen at the look after five seconds that the pod has ended.
-        (900, Some(Resource::EphemeralStorage), 36),
-        (900, None, 36),
+        (900, Some(Resource::EphemeralStorage), 35),
+        (900, None, 35),
         (0, Some(Resource::EphemeralStorage), 15),
         (0, Some(Resource::Pids), 6),
     ] {
@@ -1344,7 +1343,6 @@ fn a_pod_that_comes_back_holds_the_condition_of_the_last_eviction() {
     };
     for (second, name, short, calm) in [(1, "first", TASKS, DISK), (300, "second", DISK, TASKS)] {
         node.pods.clear();
-        node.look(second * SECOND / 2);
         node.pod(name, [500, 0, 10]);
         node.pods[0].owner = Some(owner.clone());
         node.see(short, 900);
