@@ -10,6 +10,7 @@ use super::{
     outcome::{Outcome, judge, matrix_rows},
     protocol::Job,
     qemu::Cgroup,
+    show,
     suite::Options,
     table::{Row, Summary},
 };
@@ -48,6 +49,7 @@ impl Run<'_> {
                 Event::Up { release, jobs } => {
                     println!("vm: {release}, cgroup {}, {jobs} tests", self.cgroup);
                 }
+                Event::Output(bytes) if self.options.verbose => show(bytes),
                 Event::Output(_) => {}
                 Event::Ended(ended) => {
                     if let Some(test) = rest.next() {

@@ -36,6 +36,9 @@ pub struct Options {
     /// Machines that are up at a time; each keeps one processor busy, however many it has inside
     #[arg(long, default_value_t = 1)]
     pub jobs: usize,
+    /// Show the tests' output while they run
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 impl Options {
