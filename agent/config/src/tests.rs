@@ -312,7 +312,7 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
         );
     }
     // A soft threshold that is nearer than the step stays above the hard one, whichever file has it.
-    for (soft, expected) in [("200Mi", 150), ("1Gi", 200), ("110Mi", 105), ("50Mi", 100)] {
+    for (soft, expected) in [("200Mi", 150), ("1Gi", 200), ("110Mi", 105), ("50Mi", 200)] {
         let soft = format!(
             "evictionSoft: {{memory.available: {soft}}}\nevictionSoftGracePeriod: {{memory.available: 2m}}"
         );

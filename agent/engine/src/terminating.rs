@@ -110,8 +110,8 @@ impl Terminating {
         }
     }
 
-    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has a
-    /// second to show that it gives something back, or works, unless it `was_stuck` before.
+    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has 1.1
+    /// seconds to show that it gives something back, or works, unless it `was_stuck` before.
     pub fn restore(
         signalled: u64,
         now: u64,

@@ -391,7 +391,15 @@ impl PodDeleter {
     /// vain before.
     fn await_files(&mut self, job: &Job) {
         let eviction = &job.eviction;
-        let went_for_files = Cause::named(&eviction.signal).is_some_and(Cause::is_of_files);
+        let cause = Cause::named(&eviction.signal);
+        // A tenant may have any number of pods above limits of their own: one whose DELETE is refused holds back no other.
+        if matches!(cause, Some(Cause::LocalStorage(_))) && job.refused.is_some() {
+            if self.awaited.remove(&eviction.id).is_some() {
+                self.publish_awaited();
+            }
+            return;
+        }
+        let went_for_files = cause.is_some_and(Cause::is_of_files);
         if job.outcome.is_none() && went_for_files && eviction.boot() == self.boot {
             let signalled = eviction.stages.signalled;
             let until = signalled.saturating_add(UNDER_WAY_NS.cast_unsigned());
@@ -461,13 +469,8 @@ impl PodDeleter {
 
     /// The pod does not run again: only its Events are left to send.
     fn done(&mut self, mut job: Job) {
-        // After a refusal the files stay as well. A tenant may have any number of pods above limits of their own, which hold back
-        // no other pod then.
-        let cause = Cause::named(&job.eviction.signal);
-        let is_of_limit = matches!(cause, Some(Cause::LocalStorage(_)));
-        if (is_of_limit || !job.is_refusal_logged)
-            && self.awaited.remove(&job.eviction.id).is_some()
-        {
+        // After a refusal the files stay as well.
+        if !job.is_refusal_logged && self.awaited.remove(&job.eviction.id).is_some() {
             self.publish_awaited();
         }
         if !job.is_taken_back {

@@ -353,7 +353,8 @@ impl DiskScanner {
                 let found = scan.finish(monotonic_ns(), cgroup_counts);
                 if self.needs_close_walk(&scan, &found) {
                     self.note_overlays(mounts.refresh_overlays());
-                    schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
+                    let close = scan.begin_closely(mounts.points(), cgroup_counts);
+                    schedule.walk_closely(close, scan.worked);
                 } else {
                     self.publish(&scan.target.uid, found);
                     schedule.done(&scan);
@@ -371,8 +372,8 @@ impl DiskScanner {
             let so_far = scan.so_far(monotonic_ns());
             if self.needs_close_walk(&scan, &so_far) {
                 self.note_overlays(mounts.refresh_overlays());
-                let scan = scan.begin_closely(mounts.points(), cgroup_counts);
-                return schedule.walk_closely(scan);
+                let close = scan.begin_closely(mounts.points(), cgroup_counts);
+                return schedule.walk_closely(close, scan.worked);
             }
             self.publish(&scan.target.uid, so_far);
         }

@@ -29,7 +29,8 @@ pub struct RaisedValue {
     /// The share of the capacity above which the step raises nothing: on a small node the whole of it could be met at
     /// once.
     pub most: f32,
-    /// The signal's soft threshold, if it has one: the step raises halfway to it at most, so that its grace period still counts.
+    /// The signal's soft threshold, if it has one: where it is above the base the step raises halfway to it at most, so that its
+    /// grace period still counts.
     pub soft: Option<ThresholdValue>,
 }
 
@@ -42,11 +43,12 @@ impl RaisedValue {
         whole.min(most).max(base)
     }
 
-    /// Halfway from the base to the soft threshold.
+    /// Halfway from the base to the soft threshold above it.
     fn below_soft(&self, capacity: i64) -> u64 {
         let base = self.base.amount(capacity);
         let soft = self.soft.as_ref().map(|soft| soft.amount(capacity));
-        soft.map_or(u64::MAX, |soft| base.midpoint(soft.max(base)))
+        let above = soft.filter(|soft| *soft > base);
+        above.map_or(u64::MAX, |soft| base.midpoint(soft))
     }
 
     /// Whether the soft threshold leaves less than the whole step, and no more than the capacity does.
@@ -119,9 +121,13 @@ fn share_of(capacity: i64, share: f32) -> u64 {
 }
 
 impl Threshold {
-    /// All that says when it is met for the first time: a minimum reclaim counts only after an eviction.
-    pub(crate) fn bound(&self) -> (Signal, &ThresholdValue, Duration) {
-        (self.signal, &self.value, self.grace_period)
+    /// What makes it the same threshold after a reload: a minimum reclaim, and the soft threshold that bounds a step, do not.
+    pub(crate) fn bound(&self) -> (Signal, &ThresholdValue, Option<&ThresholdValue>, Duration) {
+        let step = match &self.value {
+            ThresholdValue::Raised(raised) => Some(&raised.step),
+            _ => None,
+        };
+        (self.signal, self.value.base(), step, self.grace_period)
     }
 
     /// Whether pods are evicted as soon as the threshold is met.

@@ -11,7 +11,7 @@ use crate::{
     kubelet_times::MONITORING_INTERVAL_NS,
     model::settings::Mode,
     node_reclaim::ReclaimBy,
-    units::{MS, SECOND, nanos},
+    units::{MS, SECOND, nanos, shift_by_gap},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
@@ -61,8 +61,8 @@ pub struct ReclaimUnderWay<'a> {
 /// What the reclaim that pods wait for has brought so far. Times are nanoseconds of one clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReclaimProgress {
-    /// The least that was available of each signal since it has last risen.
-    lowest: [Option<i64>; Signal::ALL.len()],
+    /// The least that was available of each signal before the first progress, and what was at the last one.
+    before: [Option<i64>; Signal::ALL.len()],
     risen_at: Option<u64>,
 }
 
@@ -75,13 +75,21 @@ impl ReclaimProgress {
             else {
                 continue;
             };
-            let lowest = self.lowest[signal as usize].get_or_insert(seen.available);
+            let before = self.before[signal as usize].get_or_insert(seen.available);
             let least = least.max(threshold.deficit(seen) / PROGRESS_PART);
-            if unsigned_ns(seen.available.saturating_sub(*lowest)) >= least {
-                *lowest = seen.available;
+            if unsigned_ns(seen.available.saturating_sub(*before)) >= least {
+                *before = seen.available;
                 self.risen_at = Some(now);
+            } else if self.risen_at.is_none() {
+                *before = seen.available.min(*before);
             }
-            *lowest = seen.available.min(*lowest);
+        }
+    }
+
+    /// For so many nanoseconds until `now` no look was taken.
+    pub fn exclude_gap(&mut self, late: u64, now: u64) {
+        if let Some(risen_at) = &mut self.risen_at {
+            shift_by_gap(risen_at, late, now);
         }
     }
 
@@ -277,21 +285,25 @@ mod tests {
     fn a_reclaim_that_brings_something_goes_on() {
         const GIB: i64 = 1 << 30;
         let signal = Signal::ImageFsAvailable;
+        let file = |second: i64, ended: i64| match ended {
+            9 => i64::from(second % 6 >= 3) * 2 * GIB,
+            _ => second % 2 * (1 << 20),
+        };
         let threshold = Threshold {
             signal,
             value: ThresholdValue::Quantity(Quantity::bytes(50 << 30)),
             grace_period: Duration::ZERO,
             min_reclaim: None,
         };
-        // It ends, or goes on for longer than is waited.
-        for (ended, last) in [(50, 58), (200, 119)] {
+        // It ends, or goes on for longer than is waited. Others write and remove a large file meanwhile, which alone is no progress.
+        for (ended, last) in [(50, 58), (200, 119), (9, 12)] {
             let mut progress = ReclaimProgress::default();
             let mut goes_on = Vec::new();
             for second in 0..200 {
                 let removed = (second.clamp(9, ended) - 9) * GIB / 4;
                 let mut seen = Observations::default();
                 let observation = Observation {
-                    available: 20 * GIB + removed + second % 2 * (1 << 20),
+                    available: 20 * GIB + removed + file(second, ended),
                     capacity: 100 * GIB,
                     time: None,
                 };
@@ -300,8 +312,9 @@ mod tests {
                 progress.note(now, std::slice::from_ref(&threshold), &seen);
                 goes_on.push(progress.goes_on(now, 0));
             }
-            // A sixteenth of 30 GiB has come.
-            let expected = |second: usize| (17..=last).contains(&second);
+            // A sixteenth of 30 GiB has come, or the file has gone for the first time.
+            let first = if ended == 9 { 3 } else { 17 };
+            let expected = |second: usize| (first..=last).contains(&second);
             assert_eq!(goes_on, Vec::from_iter((0..200).map(expected)), "{ended}");
         }
     }

@@ -158,13 +158,13 @@ impl Pressure {
     /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved.
     pub fn is_under_pressure(&self, threshold: &Threshold) -> bool {
         let mut tracked = self.thresholds.iter();
-        tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
+        tracked.any(|t| t.threshold.bound() == threshold.bound() && t.since.is_some())
     }
 
     /// Whether a threshold had been met for its grace period at the last look.
     pub(super) fn is_due(&self, threshold: &Threshold) -> bool {
         let mut tracked = self.thresholds.iter();
-        tracked.any(|tracked| tracked.threshold == *threshold && tracked.was_due)
+        tracked.any(|t| t.threshold.bound() == threshold.bound() && t.was_due)
     }
 
     /// The hard or the soft threshold of a signal, of several the one that is met first.

@@ -464,29 +464,41 @@ fn a_growth_that_has_ended_makes_no_pod_the_main_grower() {
     assert_eq!(names, ["x00", "x01"], "{:?}", scene.gone);
 }
 
-/// The fast path kills a fork bomb for memory, and its tasks are there still when process IDs are short as well.
+/// A fork bomb is killed for memory, or above a limit of its own. Its tasks are there still when process IDs are short as well.
 // R43
 #[test]
-fn a_fork_bomb_that_was_killed_for_memory_takes_no_pod_with_it() {
-    let mut scene = process_ids(3000);
-    scene.pod("bomb", 10);
-    for ms in (0..800_i64).step_by(20) {
-        scene.tasks("bomb", 10 + 20 * ms.unsigned_abs());
-        scene.look(SECOND + ms * MS, 18_910 - 20 * ms, SECOND);
+fn a_fork_bomb_that_was_killed_for_another_reason_takes_no_pod_with_it() {
+    for by_fastpath in [false, true] {
+        let mut scene = process_ids(3000);
+        scene.pod("bomb", 10);
+        for ms in (0..800_i64).step_by(20) {
+            scene.tasks("bomb", 10 + 20 * ms.unsigned_abs());
+            if ms == 780 && !by_fastpath {
+                scene.pods.last_mut().unwrap().storage_limit = Some(Quantity::bytes(1));
+            }
+            scene.look(SECOND + ms * MS, 18_910 - 20 * ms, SECOND);
+        }
+        match by_fastpath {
+            true => {
+                let observations = scene.seen(1790 * MS, 3130);
+                let node = Snapshot {
+                    observations: &observations,
+                    pods: &scene.pods,
+                    usages: &scene.usages,
+                    bounds: scene.bounds,
+                };
+                scene.planner.note_fastpath_kill(1790 * MS, node, "bomb");
+            }
+            false => scene.planner.note_outcome("bomb", KillOutcome::Killed),
+        }
+        for ms in (800..2000).step_by(20) {
+            let taken = if ms < 860 { 16_000 } else { 0 };
+            scene.look(SECOND + ms * MS, 18_900 - taken, SECOND);
+        }
+        let own: &[&str] = if by_fastpath { &[] } else { &["bomb"] };
+        let gone = scene.gone.iter().map(|(_, name, _)| &**name);
+        assert_eq!(gone.collect::<Vec<_>>(), own);
     }
-    let observations = scene.seen(1800 * MS, 3130);
-    let node = Snapshot {
-        observations: &observations,
-        pods: &scene.pods,
-        usages: &scene.usages,
-        bounds: scene.bounds,
-    };
-    scene.planner.note_fastpath_kill(1800 * MS, node, "bomb");
-    for ms in (800..2000).step_by(20) {
-        let taken = if ms < 860 { 16_000 } else { 0 };
-        scene.look(SECOND + ms * MS, 18_900 - taken, SECOND);
-    }
-    assert_eq!(scene.gone, []);
 }
 
 /// The node's rate is used up.

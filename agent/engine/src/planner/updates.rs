@@ -97,7 +97,7 @@ impl Planner {
     /// for one that was not killed after all: its limits no longer allow it, or it had ended.
     pub fn note_outcome(&mut self, uid: &str, outcome: KillOutcome) {
         match outcome {
-            KillOutcome::Killed => return,
+            KillOutcome::Killed => return self.forget_task_growth(),
             // It counts as a victim until the pressure is over.
             KillOutcome::Shadow => self.pending.mark_shadow(uid),
             KillOutcome::Refused(_) => {
@@ -177,7 +177,7 @@ impl Planner {
         }
     }
 
-    /// A pod was killed for another resource: the growth of process IDs that was seen may have been its own.
+    /// A pod was killed for whatever resource: the growth of process IDs that was seen may have been its own.
     fn forget_task_growth(&mut self) {
         for (_, pace) in self.paces.of_resource_mut(Resource::Pids) {
             pace.forget_growth();
@@ -252,6 +252,9 @@ impl Planner {
             self.recreations
                 .remember_pod(now, pod, signal.node_condition());
         }
-        self.note_outcome(uid, outcome);
+        // Its growth was forgotten when its kill was seen.
+        if outcome != KillOutcome::Killed {
+            self.note_outcome(uid, outcome);
+        }
     }
 }

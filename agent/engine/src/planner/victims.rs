@@ -139,7 +139,7 @@ impl PendingVictims {
         settings: &PlannerSettings,
         uid: &str,
     ) -> bool {
-        if self.was_killed(uid) {
+        if self.was_killed(uid) && !self.is_of_shadow(uid) {
             return false;
         }
         let victim = PendingVictim {
@@ -449,8 +449,15 @@ impl PendingVictims {
         self.victims.clear();
     }
 
+    /// Forgets what shadow mode has chosen; one that was asked to end before is asked still.
     pub(super) fn forget_shadow(&mut self) {
-        self.victims.retain(|_, victim| !victim.is_shadow);
+        let shadow = self.victims.iter().filter(|(_, victim)| victim.is_shadow);
+        let shadow: Vec<String> = shadow.map(|(uid, _)| uid.clone()).collect();
+        shadow.iter().for_each(|uid| self.forget(uid));
+    }
+
+    fn is_of_shadow(&self, uid: &str) -> bool {
+        self.victims.get(uid).is_some_and(|victim| victim.is_shadow)
     }
 
     pub(super) fn mark_shadow(&mut self, uid: &str) {

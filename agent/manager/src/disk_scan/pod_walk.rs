@@ -110,9 +110,11 @@ impl PodWalk {
         self.first.is_some()
     }
 
-    /// Whether it goes on before others.
-    pub fn goes_first(&self) -> bool {
-        self.first.is_some_and(|first| self.worked < first)
+    /// Whether it goes on before others, which a short disk awaits as well.
+    pub fn goes_first(&self, is_short: bool) -> bool {
+        let longest = if is_short { FIRST } else { LONGEST_FIRST };
+        self.first
+            .is_some_and(|first| self.worked < first.min(longest))
     }
 
     /// A whole walk has taken so long: a close one goes first for twice as long, or its turns would make it uncertain.
@@ -272,7 +274,7 @@ mod tests {
             let is_too_much =
                 |walk: &PodWalk| walk.uncertain_above(now).is_some_and(|least| found > least);
             let mut close = walk.begin_closely(&mounts, None);
-            assert!(close.goes_first() && !is_too_much(&close));
+            assert!(close.goes_first(true) && !is_too_much(&close));
             // It has taken turns with others: it counts for no limit, and is not begun once more.
             close.worked = FIRST;
             for is_uncertain in [false, true] {

@@ -137,7 +137,9 @@ impl Schedule {
     pub fn next(&mut self, now: u64) -> NextStep {
         // A short disk waits for those that were not walked since: the large ones come after them.
         let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
-        let is_close = self.parked.front().is_some_and(|scan| scan.goes_first());
+        let is_short = self.under_pressure_since.is_some();
+        let front = self.parked.front();
+        let is_close = front.is_some_and(|scan| scan.goes_first(is_short));
         let goes_on = is_close && self.rest > 0 || alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
@@ -201,10 +203,10 @@ impl Schedule {
         }
     }
 
-    /// A walk has been begun in the place of one that was too uncertain: it is next.
-    pub fn walk_closely(&mut self, mut scan: PodWalk) {
+    /// A walk has been begun in the place of one that was too uncertain after so much work: it is next.
+    pub fn walk_closely(&mut self, mut scan: PodWalk, worked: Duration) {
         if let Some(known) = self.known.get_mut(&scan.target.uid) {
-            scan.expect(known.worked);
+            scan.expect(known.worked.max(worked));
             known.state = WalkState::Open(scan.began());
             self.parked.push_front(Box::new(scan));
         }
@@ -212,7 +214,7 @@ impl Schedule {
 
     /// A walk is interrupted; it goes on when its turn comes again.
     pub fn park(&mut self, mut scan: Box<PodWalk>) {
-        if scan.goes_first() {
+        if scan.goes_first(self.under_pressure_since.is_some()) {
             scan.park();
             self.parked.push_front(scan);
         } else if self.parked.len() < OPEN {
@@ -303,7 +305,8 @@ mod tests {
             let NextStep::Resume(walk) = schedule.next(begin) else {
                 panic!("the huge one goes on");
             };
-            schedule.walk_closely(walk.begin_closely(&MountPoints::default(), None));
+            let close = walk.begin_closely(&MountPoints::default(), None);
+            schedule.walk_closely(close, Duration::ZERO);
             let began = evictd_sys::clock::monotonic_ns();
             let awaits = [began, began + 60 * SECOND].map(|now| schedule.awaits_close_walk(now));
             assert_eq!(awaits, [true, false], "it has waited for a minute");
@@ -327,10 +330,11 @@ mod tests {
         };
         let rested = begin(target);
         let turn = Duration::from_secs(10);
-        let mut is_certain = || {
+        let mut is_certain = |worked: Duration, pressure: DiskPressure| {
             let close = rested.begin_closely(&mounts, None);
             let mut now = close.began();
-            schedule.walk_closely(close);
+            schedule.follow(&targets(2), pressure, now - 61 * SECOND);
+            schedule.walk_closely(close, worked);
             loop {
                 let mut scan = match schedule.next(now) {
                     NextStep::Start(target) => begin(target),
@@ -348,7 +352,14 @@ mod tests {
                 schedule.park(scan);
             }
         };
-        assert_eq!([is_certain(), is_certain()], [false, true]);
+        let calm = DiskPressure::None;
+        assert!(!is_certain(2 * turn, calm));
+        assert!(is_certain(Duration::ZERO, calm), "as the last one took");
+        assert!(
+            !is_certain(12 * turn, DiskPressure::Hard),
+            "others are awaited"
+        );
+        assert!(is_certain(12 * turn, calm));
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl NodeReclaimState {
     pub(super) fn exclude_gap(&mut self, late: u64, now: u64) {
         if let Some(waiting) = &mut self.waiting {
             shift_by_gap(&mut waiting.since, late, now);
+            waiting.progress.exclude_gap(late, now);
         }
     }
 }
@@ -90,7 +91,9 @@ impl ManagerLoop {
         };
         let now = monotonic_ns();
         let is_over = now.saturating_sub(waiting.since) > nanos(waiting.timeout);
-        if is_over && !waiting.progress.goes_on(now, waiting.since) {
+        let goes_on =
+            waiting.by == ReclaimBy::Kubelet && waiting.progress.goes_on(now, waiting.since);
+        if is_over && !goes_on {
             self.finish_waiting(seen);
             return;
         }
@@ -379,17 +382,23 @@ pub(super) mod tests {
     // R8, R43
     #[test]
     fn a_reclaim_that_brings_something_is_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut manager = manager(dir.path(), Mode::Evictd, KUBELET);
-        for room in [10, 10, 30] {
-            look(&mut manager, room, 60);
+        for (node_reclaim, waits) in [(KUBELET, true), (RUNTIME, false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut manager = manager(dir.path(), Mode::Evictd, node_reclaim);
+            for room in [10, 10, 30] {
+                look(&mut manager, room, 60);
+            }
+            pass(&mut manager, 2 * LONG);
+            look(&mut manager, 30, 60);
+            assert_eq!(
+                manager.node_reclaim.waiting.is_some(),
+                waits,
+                "{node_reclaim:?}"
+            );
+            pass(&mut manager, 6 * LONG);
+            look(&mut manager, 30, 60);
+            assert!(manager.node_reclaim.waiting.is_none());
         }
-        pass(&mut manager, LONG);
-        look(&mut manager, 30, 60);
-        assert!(manager.node_reclaim.waiting.is_some());
-        pass(&mut manager, 7 * LONG);
-        look(&mut manager, 30, 60);
-        assert!(manager.node_reclaim.waiting.is_none());
     }
 
     /// The kubelet evicts for what was short before a reclaim whatever else is short after it.

@@ -1265,6 +1265,48 @@ fn shadow_mode_makes_no_victim_a_pod_like_any_other() {
     }
 }
 
+/// The kubelet evicts the pod that shadow mode had chosen; or the pod was asked to end before. Then an operator ends shadow mode.
+// R43, R47
+#[test]
+fn what_others_have_done_to_a_pod_that_shadow_mode_chose_stays_known() {
+    for by_kubelet in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.pod("first", [1900, 0, 1]);
+        node.pod("next", [500, 0, 1]);
+        let first = |node: &mut Node, available: i64, from: i64| {
+            node.see(DISK, available);
+            let all = (from..from + 20).find_map(|second| {
+                let evictions = node.goes(second * SECOND);
+                (!evictions.is_empty()).then_some((second, evictions))
+            });
+            let (second, evictions) = all.unwrap();
+            assert_eq!(chosen(&evictions), [("first", DISK)]);
+            second
+        };
+        let asked = if by_kubelet {
+            0
+        } else {
+            first(&mut node, 1500, 1)
+        };
+        let at = first(&mut node, 900, asked + 1);
+        node.planner.note_outcome("first", KillOutcome::Shadow);
+        if by_kubelet {
+            let (planner, seen) = node.parts();
+            let resource = Some(Resource::EphemeralStorage);
+            planner.note_kubelet_eviction((at + 1) * SECOND, seen, "first", resource);
+            node.pods.remove(0);
+            node.look((at + 2) * SECOND);
+        }
+        node.planner.change_shadow_mode();
+        if by_kubelet {
+            let mut goes = (at + 3..at + 30).map(|second| node.goes(second * SECOND));
+            assert!(goes.all(|evictions| evictions.is_empty()));
+        } else {
+            assert!(node.planner.pending.is_requested("first"));
+        }
+    }
+}
+
 /// What shadow mode has chosen for a threshold keeps no other one from a decision, be it of the same signal or of another one
 /// of the same resource.
 // R47
