@@ -41,14 +41,7 @@ impl HardLayers {
             parse_thresholds(FALLBACK, fallback)?;
         }
         let texts = signal_values(fields, ABOVE, '=')?.unwrap_or_default();
-        let steps: Vec<_> = parse_each(ABOVE, &texts, |signal, text| {
-            match signal {
-            Signal::AllocatableMemoryAvailable => {
-                Err("the pods' cgroup keeps the kubelet's threshold, because no reservation makes room there".into())
-            }
-            _ => step(text),
-        }
-        })?;
+        let steps: Vec<_> = parse_each(ABOVE, &texts, |_, text| step(text))?;
         // A step of zero is no step: a user sets it to switch off the chart's.
         let steps = steps.into_iter();
         let above = steps.filter_map(|(signal, step)| Some((signal, step?)));
@@ -58,8 +51,8 @@ impl HardLayers {
         })
     }
 
-    /// Raises the kubelet's thresholds. A threshold of evictd's own configuration stays as it is, and so does that of the pods'
-    /// cgroup: no reservation makes room there, and pods that keep to their requests may leave no more than the kubelet's.
+    /// Raises the kubelet's thresholds. A threshold of evictd's own configuration stays as it is. The pods' cgroup has a step of
+    /// its own alone: no reservation makes room there, and pods that keep to their requests may leave no more than the kubelet's.
     pub(super) fn raise(&self, thresholds: &mut [Threshold], origins: &Origins) {
         let soft = thresholds.iter().filter(|threshold| !threshold.is_hard());
         let soft: BTreeMap<Signal, ThresholdValue> =

@@ -77,7 +77,7 @@ impl Origins {
             ThresholdValue::Raised(raised) => {
                 let most = ThresholdValue::Percentage(raised.most);
                 let soft = match raised.soft {
-                    Some(_) => ", and halfway to the soft threshold",
+                    Some(_) => ", and halfway to a soft threshold above the kubelet's",
                     None => "",
                 };
                 format!(

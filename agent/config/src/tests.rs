@@ -267,6 +267,13 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
         found,
         ["allocatableMemory.available<300Mi kubeletConfiguration"]
     );
+    let of_pods = "evictionHardAboveKubelet: {allocatableMemory.available: 50Mi}";
+    let found = resolved(of_pods, "", 80 << 30);
+    assert_eq!(found[2], "memory.available<100Mi kubeletDefaults");
+    assert_eq!(
+        found.last().unwrap(),
+        "allocatableMemory.available<150Mi kubeletDefaults"
+    );
     // The kubelet's defaults too, and those that are merged into a map of evictd's own.
     let found = resolved(own, "", 80 << 30);
     assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
@@ -462,11 +469,6 @@ fn errors_name_field_value_and_reason_in_one_line() {
         (
             "evictionHardAboveKubelet: {memory.free: 5Mi}",
             r#"evictionHardAboveKubelet.memory.free: "5Mi": unsupported eviction signal"#,
-        ),
-        (
-            "evictionHardAboveKubelet: {allocatableMemory.available: 1Gi}",
-            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the pods' cgroup keeps the kubelet's \
-             threshold, because no reservation makes room there",
         ),
         (
             "evictionHardAboveKubelet: {memory.available: -5Mi}",

@@ -192,7 +192,8 @@ impl Planner {
                     .awaiting_reclaim
                     .iter()
                     // One that was met anew meanwhile has all of its grace period.
-                    .filter(|t| unresolved.contains(t) && self.pressure.is_due(t));
+                    .filter(|t| unresolved.iter().any(|u| u.bound() == t.bound()))
+                    .filter(|t| self.pressure.is_due(t));
                 let due: Vec<Threshold> = due.cloned().collect();
                 self.evictions(now, after, &due)
             }

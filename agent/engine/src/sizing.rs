@@ -10,7 +10,7 @@ pub struct MemorySizing {
     pub capacity: u64,
     /// Bytes that are reserved for the system and the kubelet.
     pub reserved: u64,
-    /// The hard threshold, which the kubelet keeps back as well; zero if there is none.
+    /// The hard threshold without a step above the kubelet's, which the kubelet keeps back as well; zero if there is none.
     pub hard_threshold: u64,
     /// The largest threshold, hard or soft; zero if there is none.
     pub largest_threshold: u64,
@@ -27,12 +27,12 @@ impl MemorySizing {
         Self {
             capacity,
             reserved,
-            hard_threshold: hard.map_or(0, amount),
+            hard_threshold: hard.map_or(0, |hard| hard.value.base().amount(total)),
             largest_threshold: memory.map(amount).max().unwrap_or(0),
         }
     }
 
-    /// What pods may request: capacity minus reservations minus the hard threshold (`GetNodeAllocatableAbsolute`).
+    /// What pods may request: capacity minus reservations minus the hard threshold (`GetNodeAllocatableReservation`).
     pub fn allocatable(&self) -> u64 {
         self.capacity
             .saturating_sub(self.reserved)

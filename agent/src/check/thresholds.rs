@@ -265,6 +265,13 @@ mod tests {
         assert_eq!(found.state, State::Degraded);
         assert!(found.detail.starts_with("7.00 GiB of 8.00 GiB"));
         assert!(found.detail.contains("1.00 GiB short"), "{}", found.detail);
+        // The kubelet keeps back its own threshold, without the step.
+        let step = serde_json::json!({ "evictionHardAboveKubelet": {"memory.available": "512Mi"} });
+        let kubelet = serde_json::json!({ "evictionHard": {"memory.available": "256Mi"} });
+        let mut eviction = Config::from_values(step, Some(kubelet)).unwrap().eviction;
+        eviction.reserved_memory = 1 << 30;
+        let found = sizing(8 << 30, &eviction);
+        assert_eq!(found.detail, "6.75 GiB of 8.00 GiB are allocatable");
     }
 
     #[test]

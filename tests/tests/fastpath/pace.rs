@@ -334,7 +334,7 @@ fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
     assert_eq!(scene.evicted(), [""; 0]);
     scene.disk.sync().unwrap();
     // More than what they give back.
-    scene.grows_and_goes("hog", "5500", "600");
+    scene.grows_and_goes("hog", "12000", "600");
     scene.evicts_only(&["hog"]);
 }
 

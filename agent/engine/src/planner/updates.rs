@@ -148,7 +148,9 @@ impl Planner {
             return;
         }
         // What was killed for a hard threshold meanwhile stays a victim.
-        if !self.pending.is_of_kill(chosen_uid) {
+        if self.pending.is_of_kill(chosen_uid) {
+            self.pending.forget_request(chosen_uid);
+        } else {
             match gone {
                 // The pace counts the one that goes in its stead.
                 Some(_) => self.forget_choice(chosen_uid),

@@ -115,15 +115,12 @@ impl PendingVictims {
             let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid);
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
-            let requested_before = self
-                .victims
-                .remove(&eviction.uid)
-                .filter(|known| known.is_requested);
+            let requested_before = self.take_request(&eviction.uid);
             let victim = PendingVictim {
                 is_requested: eviction.is_soft,
                 awaits_answer: eviction.is_soft && settings.has_api_server,
                 expected: self.expected(node, settings, &eviction.uid),
-                requested_before: requested_before.map(Box::new),
+                requested_before,
                 ..PendingVictim::new(now.saturating_add(grace))
             };
             self.victims.insert(eviction.uid.clone(), victim);
@@ -142,7 +139,9 @@ impl PendingVictims {
         if self.was_killed(uid) && !self.is_of_shadow(uid) {
             return false;
         }
+        let requested_before = self.take_request(uid);
         let victim = PendingVictim {
+            requested_before,
             is_unreported: true,
             // The fast path follows it by what it gives back: slow is not stuck.
             is_stuck_reported: true,
@@ -151,6 +150,22 @@ impl PendingVictims {
         };
         self.victims.insert(uid.to_owned(), victim);
         true
+    }
+
+    /// Takes the entry of a pod that was asked to end, for one that replaces it.
+    fn take_request(&mut self, uid: &str) -> Option<Box<PendingVictim>> {
+        let known = self.victims.remove(uid)?;
+        match known.is_requested {
+            true => Some(Box::new(known)),
+            false => known.requested_before,
+        }
+    }
+
+    /// The API server has refused that a pod ends, which was to be killed meanwhile.
+    pub(super) fn forget_request(&mut self, uid: &str) {
+        if let Some(victim) = self.victims.get_mut(uid) {
+            victim.requested_before = None;
+        }
     }
 
     /// Takes note of a pod that has ended because another client deletes it: its files are to come. One that was a victim
@@ -162,7 +177,7 @@ impl PendingVictims {
         settings: &PlannerSettings,
         uid: &str,
     ) {
-        if self.victims.contains_key(uid) {
+        if self.victims.contains_key(uid) && !self.is_of_shadow(uid) {
             return;
         }
         self.remember_seen(now, node, settings, uid);
@@ -199,6 +214,7 @@ impl PendingVictims {
         settings: &PlannerSettings,
         restored: &RestoredPending,
     ) {
+        self.looked = Some(now);
         let RestoredPending {
             usage, available, ..
         } = *restored;

@@ -1269,7 +1269,7 @@ fn shadow_mode_makes_no_victim_a_pod_like_any_other() {
 // R43, R47
 #[test]
 fn what_others_have_done_to_a_pod_that_shadow_mode_chose_stays_known() {
-    for by_kubelet in [false, true] {
+    for (by_kubelet, is_deleted) in [(false, false), (true, false), (true, true)] {
         let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
         node.pod("first", [1900, 0, 1]);
         node.pod("next", [500, 0, 1]);
@@ -1292,8 +1292,11 @@ fn what_others_have_done_to_a_pod_that_shadow_mode_chose_stays_known() {
         node.planner.note_outcome("first", KillOutcome::Shadow);
         if by_kubelet {
             let (planner, seen) = node.parts();
-            let resource = Some(Resource::EphemeralStorage);
-            planner.note_kubelet_eviction((at + 1) * SECOND, seen, "first", resource);
+            let (now, resource) = ((at + 1) * SECOND, Some(Resource::EphemeralStorage));
+            match is_deleted {
+                true => planner.note_end_of_deleted(now, seen, "first"),
+                false => planner.note_kubelet_eviction(now, seen, "first", resource),
+            }
             node.pods.remove(0);
             node.look((at + 2) * SECOND);
         }
@@ -1305,6 +1308,26 @@ fn what_others_have_done_to_a_pod_that_shadow_mode_chose_stays_known() {
             assert!(node.planner.pending.is_requested("first"));
         }
     }
+}
+
+/// A pod that was asked to end is killed, or would be, and the API server refuses the request meanwhile: the next look may ask again.
+// R43, R47
+#[test]
+fn a_request_that_is_refused_behind_a_hard_choice_is_none() {
+    let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+    node.pod("victim", [900, 0, 1]);
+    let goes = |node: &mut Node, available: i64, from: i64| {
+        node.see(DISK, available);
+        (from..from + 20).find(|second| !node.goes(second * SECOND).is_empty())
+    };
+    let asked = goes(&mut node, 1500, 1).unwrap();
+    let at = goes(&mut node, 900, asked + 1).unwrap();
+    node.planner.note_outcome("victim", KillOutcome::Shadow);
+    let (planner, seen) = node.parts();
+    planner.soft_eviction_finished(at * SECOND, seen, "victim", None);
+    planner.change_shadow_mode();
+    assert!(!planner.pending.is_requested("victim"));
+    assert!(goes(&mut node, 1500, at + 11).is_some());
 }
 
 /// What shadow mode has chosen for a threshold keeps no other one from a decision, be it of the same signal or of another one
