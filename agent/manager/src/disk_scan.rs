@@ -377,7 +377,7 @@ impl DiskScanner {
             }
             self.publish(&scan.target.uid, so_far);
         }
-        schedule.park(scan, monotonic_ns());
+        schedule.park(scan);
     }
 
     /// Whether what a walk has found, with the runtime's numbers, is too uncertain.

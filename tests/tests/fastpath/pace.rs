@@ -323,7 +323,7 @@ fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
 /// On the machine: page cache brings the kubelet's count below the threshold for some seconds, and memory is not short. A hog
 /// beside it goes all the same.
 fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
-    let mut scene = Scene::new(&format!("pace-machine-{way}"), 6000, Limited::Node);
+    let mut scene = Scene::new(&format!("pace-machine-{way}"), 13_000, Limited::Node);
     // Other programs of the machine take and give back memory meanwhile.
     let threshold = left_of_machine().min(mem_available()) - 1500 * MIB;
     follow_the_machine(&mut scene.files, scene.scope.path(), threshold);
@@ -333,7 +333,7 @@ fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
     std::thread::sleep(MOMENT);
     assert_eq!(scene.evicted(), [""; 0]);
     scene.disk.sync().unwrap();
-    // More than what they give back.
+    // More than what guests give back that end meanwhile.
     scene.grows_and_goes("hog", "12000", "600");
     scene.evicts_only(&["hog"]);
 }

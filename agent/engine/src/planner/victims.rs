@@ -155,7 +155,7 @@ impl PendingVictims {
     /// Takes the entry of a pod that was asked to end, for one that replaces it.
     fn take_request(&mut self, uid: &str) -> Option<Box<PendingVictim>> {
         let known = self.victims.remove(uid)?;
-        match known.is_requested {
+        match known.is_requested && !known.is_shadow {
             true => Some(Box::new(known)),
             false => known.requested_before,
         }

@@ -101,12 +101,8 @@ impl PodWalk {
 
     /// Whether it has rested for too long by `now`, be it for others' walks.
     pub fn has_rested(&self, now: u64) -> bool {
-        self.rested(now) > nanos(RESTED)
-    }
-
-    fn rested(&self, now: u64) -> u64 {
         let took = now.saturating_sub(self.found.began);
-        took.saturating_sub(nanos(self.worked))
+        took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
     }
 
     /// Whether it does not rest.
@@ -114,10 +110,11 @@ impl PodWalk {
         self.first.is_some()
     }
 
-    /// Whether it goes on before others. Where a disk is short these have a turn after a minute, as far as it stays certain.
-    pub fn goes_first(&self, is_short: bool, now: u64) -> bool {
-        let waits = is_short && self.worked >= FIRST && self.rested(now) < nanos(RESTED) / 2;
-        !waits && self.first.is_some_and(|first| self.worked < first)
+    /// Whether it goes on before others, which a short disk awaits as well.
+    pub fn goes_first(&self, is_short: bool) -> bool {
+        let longest = if is_short { FIRST } else { LONGEST_FIRST };
+        self.first
+            .is_some_and(|first| self.worked < first.min(longest))
     }
 
     /// A whole walk has taken so long: a close one goes first for twice as long, or its turns would make it uncertain.
@@ -277,7 +274,7 @@ mod tests {
             let is_too_much =
                 |walk: &PodWalk| walk.uncertain_above(now).is_some_and(|least| found > least);
             let mut close = walk.begin_closely(&mounts, None);
-            assert!(close.goes_first(true, now) && !is_too_much(&close));
+            assert!(close.goes_first(true) && !is_too_much(&close));
             // It has taken turns with others: it counts for no limit, and is not begun once more.
             close.worked = FIRST;
             for is_uncertain in [false, true] {

@@ -139,7 +139,7 @@ impl Schedule {
         let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
         let is_short = self.under_pressure_since.is_some();
         let front = self.parked.front();
-        let is_close = front.is_some_and(|scan| scan.goes_first(is_short, now));
+        let is_close = front.is_some_and(|scan| scan.goes_first(is_short));
         let goes_on = is_close && self.rest > 0 || alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
@@ -213,8 +213,8 @@ impl Schedule {
     }
 
     /// A walk is interrupted; it goes on when its turn comes again.
-    pub fn park(&mut self, mut scan: Box<PodWalk>, now: u64) {
-        if scan.goes_first(self.under_pressure_since.is_some(), now) {
+    pub fn park(&mut self, mut scan: Box<PodWalk>) {
+        if scan.goes_first(self.under_pressure_since.is_some()) {
             scan.park();
             self.parked.push_front(scan);
         } else if self.parked.len() < OPEN {
@@ -252,7 +252,7 @@ mod tests {
         scan.worked = worked;
         let uid = scan.target.uid.clone();
         if huge.contains(&uid.as_str()) {
-            schedule.park(scan, now);
+            schedule.park(scan);
         } else {
             schedule.done(&scan);
         }
@@ -335,7 +335,6 @@ mod tests {
             let mut now = close.began();
             schedule.follow(&targets(2), pressure, now - 61 * SECOND);
             schedule.walk_closely(close, worked);
-            let mut others = 0;
             loop {
                 let mut scan = match schedule.next(now) {
                     NextStep::Start(target) => begin(target),
@@ -343,28 +342,24 @@ mod tests {
                     NextStep::Wait(_) => panic!("both are under way"),
                 };
                 now += nanos(turn);
-                if scan.target.uid != rested.target.uid {
-                    others += 1;
-                } else {
+                if scan.target.uid == rested.target.uid {
                     scan.worked += turn;
                     if scan.worked >= 12 * turn {
                         schedule.done(&scan);
-                        return (!scan.has_rested(now), others);
+                        return !scan.has_rested(now);
                     }
                 }
-                schedule.park(scan, now);
+                schedule.park(scan);
             }
         };
         let calm = DiskPressure::None;
-        assert_eq!(is_certain(2 * turn, calm), (false, 7));
-        assert_eq!(
-            is_certain(Duration::ZERO, calm),
-            (true, 0),
-            "as the last one took"
+        assert!(!is_certain(2 * turn, calm));
+        assert!(is_certain(Duration::ZERO, calm), "as the last one took");
+        assert!(
+            !is_certain(12 * turn, DiskPressure::Hard),
+            "others are awaited"
         );
-        assert_eq!(is_certain(12 * turn, calm), (true, 0));
-        // Others have a turn where they are awaited.
-        assert_eq!(is_certain(12 * turn, DiskPressure::Hard), (true, 1));
+        assert!(is_certain(12 * turn, calm));
     }
 
     #[test]

@@ -1235,6 +1235,23 @@ fn another_minimum_reclaim_begins_no_grace_period_anew() {
     assert!(thresholds.all(|threshold| threshold.min_reclaim == min_reclaim));
 }
 
+/// The same while evictions wait for a reclaim.
+// R8, R21
+#[test]
+fn another_minimum_reclaim_ends_no_wait_for_a_reclaim() {
+    let mut node = Node::new(vec![hard(DISK, 2000)], true);
+    node.pod("files", [900, 0, 1]);
+    node.see(DISK, 1500);
+    let plan = node.look(SECOND);
+    assert!(!plan.awaiting_reclaim.is_empty());
+    let mut settings = node.planner.settings.clone();
+    settings.eviction.thresholds[0].min_reclaim =
+        Some(ThresholdValue::Quantity(Quantity::bytes(100)));
+    node.planner.reconfigure(settings);
+    let after = node.after_reclaim(2 * SECOND, &plan);
+    assert_eq!(chosen(&after), [("files", DISK)]);
+}
+
 /// A victim stays one while an operator switches shadow mode on and off.
 // R43, R47
 #[test]
@@ -1308,6 +1325,68 @@ fn what_others_have_done_to_a_pod_that_shadow_mode_chose_stays_known() {
             assert!(node.planner.pending.is_requested("first"));
         }
     }
+}
+
+/// Shadow mode chooses a pod for the soft threshold, and then for the hard one.
+// R43, R47
+#[test]
+fn what_shadow_mode_has_chosen_twice_is_a_pod_again() {
+    for by_fastpath in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.pod("first", [900, 0, 1]);
+        let goes = |node: &mut Node, available: i64, from: i64| {
+            node.see(DISK, available);
+            (from..from + 20).find(|second| !node.goes(second * SECOND).is_empty())
+        };
+        let mut at = goes(&mut node, 1500, 1).unwrap();
+        node.planner.note_outcome("first", KillOutcome::Shadow);
+        if by_fastpath {
+            let (planner, dip) = node.parts();
+            let signal = Signal::MemoryAvailable;
+            planner.note_fastpath_eviction(at * SECOND, dip, "first", signal, KillOutcome::Shadow);
+        } else {
+            at = goes(&mut node, 900, at + 1).unwrap();
+            node.planner.note_outcome("first", KillOutcome::Shadow);
+        }
+        node.planner.change_shadow_mode();
+        assert!(!node.planner.pending.contains("first"), "{by_fastpath}");
+        assert!(goes(&mut node, 1500, at + 11).is_some());
+    }
+}
+
+/// The fast path finds that SIGKILL is refused for a pod that was asked to end: it has its time.
+// R43
+#[test]
+fn a_refused_kill_of_the_fast_path_leaves_a_pod_asked() {
+    let mut node = Node::new(vec![soft(DISK, 2000)], false);
+    node.pod("asked", [900, 0, 1]);
+    node.see(DISK, 1500);
+    let asked = (1..20).find(|second| !node.goes(second * SECOND).is_empty());
+    let at = asked.unwrap() + 1;
+    let (planner, dip) = node.parts();
+    let refused = KillOutcome::Refused(1);
+    planner.note_fastpath_eviction(at * SECOND, dip, "asked", Signal::MemoryAvailable, refused);
+    node.look((at + 90) * SECOND);
+    assert!(node.planner.pending.is_requested("asked"));
+}
+
+/// An agent starts while the victim of the one before is slow to die: its files are waited for from its end.
+// R43
+#[test]
+fn the_files_of_a_victim_that_dies_after_a_restart_are_waited_for() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    node.pod("next", [500, 0, 1]);
+    node.see(DISK, 900);
+    let victim = RestoredPending {
+        at: SECOND,
+        signal: Some(DISK),
+        usage: 900,
+        available: 900,
+        ..restored("victim")
+    };
+    node.restore(29 * SECOND, victim);
+    let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+    assert_eq!((30..90).find(goes), Some(59));
 }
 
 /// A pod that was asked to end is killed, or would be, and the API server refuses the request meanwhile: the next look may ask again.
