@@ -5,6 +5,7 @@ use std::{
     fs::Permissions,
     io,
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::ExitStatusExt as _},
+    sync::{Mutex, PoisonError},
 };
 
 use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
@@ -323,6 +324,9 @@ fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
 /// On the machine: page cache brings the kubelet's count below the threshold for some seconds, and memory is not short. A hog
 /// beside it goes all the same.
 fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
+    // One at a time: what the hog of another one gives back would be as much as this one's takes.
+    static MACHINE: Mutex<()> = Mutex::new(());
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut scene = Scene::new(&format!("pace-machine-{way}"), 13_000, Limited::Node);
     // Other programs of the machine take and give back memory meanwhile.
     let threshold = left_of_machine().min(mem_available()) - 1500 * MIB;
