@@ -8,12 +8,12 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use evictd_node::cgroup::limit_writes::LimitWrites;
-use evictd_sys::{clock::monotonic_ns, poll::poll};
+use evictd_sys::{clock::monotonic_ns, mutex::locked, poll::poll};
 
 use crate::{FastPathControl, monitor::MemoryMonitor, spin::Wait};
 
@@ -99,8 +99,7 @@ impl SharedMonitor {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, MemoryMonitor> {
-        // A panic ends the agent.
-        self.monitor.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.monitor)
     }
 
     fn trigger_fd(&self) -> Option<BorrowedFd<'_>> {

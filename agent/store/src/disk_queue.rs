@@ -10,7 +10,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, SyncSender},
     },
@@ -19,7 +19,7 @@ use std::{
 };
 
 use evictd_engine::limiter::RestoredEviction;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, mutex::locked};
 
 use crate::{
     journal::{Disk, Journal},
@@ -260,8 +260,7 @@ impl DiskQueue {
     }
 
     fn lock_counts(&self) -> std::sync::MutexGuard<'_, Counts> {
-        let counts = self.shared.counts.lock();
-        counts.unwrap_or_else(PoisonError::into_inner)
+        locked(&self.shared.counts)
     }
 }
 

@@ -5,12 +5,13 @@ use std::{
     fs::Permissions,
     io,
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::ExitStatusExt as _},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
 use evictd_node::{cgroup::memory::Version, proc::machine::has_mglru};
 use evictd_store::record::oom_kill::OomCause;
+use evictd_sys::mutex::locked;
 use evictd_tests::{
     cgroup::begin_in,
     held_in_exit::HeldInExit,
@@ -326,7 +327,7 @@ fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
 fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
     // One at a time: what the hog of another one gives back would be as much as this one's takes.
     static MACHINE: Mutex<()> = Mutex::new(());
-    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = locked(&MACHINE);
     let mut scene = Scene::new(&format!("pace-machine-{way}"), 13_000, Limited::Node);
     // Other programs of the machine take and give back memory meanwhile.
     let threshold = left_of_machine().min(mem_available()) - 1500 * MIB;

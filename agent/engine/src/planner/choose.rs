@@ -121,32 +121,30 @@ impl Planner {
         threshold: &Threshold,
         urgency: Urgency,
     ) -> Option<Growing<'a>> {
+        let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
+        match goes_by_order_alone(has_evicted, node.bounds.rate) {
+            true => None,
+            false => self.growing_by(urgency, node, threshold),
+        }
+    }
+
+    /// The pods that make an urgent growth, also where the node's rate is used up.
+    fn growing_by<'a>(
+        &self,
+        urgency: Urgency,
+        node: Snapshot<'a>,
+        threshold: &Threshold,
+    ) -> Option<Growing<'a>> {
         let Urgency::Urgent {
-            growth,
+            growth: per_second,
             exhausted_in,
         } = urgency
         else {
             return None;
         };
-        let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
-        let by_order = goes_by_order_alone(has_evicted, node.bounds.rate);
-        (!by_order).then(|| self.growing_by(growth, exhausted_in, node, threshold))
-    }
-
-    /// The pods that make a growth of so much per second, which ends in `exhausted_in` nanoseconds, also where the node's rate is
-    /// used up.
-    fn growing_by<'a>(
-        &self,
-        per_second: u64,
-        exhausted_in: u64,
-        node: Snapshot<'a>,
-        threshold: &Threshold,
-    ) -> Growing<'a> {
         let shortest = profile_at_looks(threshold).shortest_window(exhausted_in);
-        Growing {
-            per_second,
-            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold, shortest),
-        }
+        let pods = self.growers(node.beyond_rate().unwrap_or(node), threshold, shortest);
+        Some(Growing { per_second, pods })
     }
 
     /// Whether a decision waits: what the pods use is not known yet, or which of them grow.
@@ -184,15 +182,8 @@ impl Planner {
         {
             return false;
         }
-        let Urgency::Urgent {
-            growth,
-            exhausted_in,
-        } = urgency
-        else {
-            return true;
-        };
-        let growing = || self.growing_by(growth, exhausted_in, node, threshold);
-        growth == 0 || growing().is_of_no_pods()
+        let growing = self.growing_by(urgency, node, threshold);
+        growing.is_none_or(|growing| growing.per_second == 0 || growing.is_of_no_pods())
     }
 
     /// Whether the files of a pod that may go, or may be over, were not walked yet: it counts as one that uses nothing,

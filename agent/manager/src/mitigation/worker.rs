@@ -9,7 +9,7 @@ use std::{
     collections::HashSet,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -24,6 +24,7 @@ use evictd_node::{
     },
     pods::table::PodEntry,
 };
+use evictd_sys::mutex::locked;
 
 use super::{MitigationAction, MitigationRequest, PodEffect, StepEffect};
 
@@ -111,7 +112,7 @@ impl MitigationWorker {
     }
 
     fn wanted(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.wanted)
     }
 
     /// Takes a step; blocks for as long as it takes. A release does not wait for the disk: [`Self::save`] is to follow.
@@ -129,7 +130,7 @@ impl MitigationWorker {
         };
         if let Some(refusal) = &refusal {
             add(&self.counters.refused, 1);
-            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reported = locked(&self.reported);
             if reported.as_ref() != Some(refusal) {
                 tracing::warn!(?step, refusal, "a step before the eviction is refused");
                 *reported = Some(refusal.clone());
