@@ -18,23 +18,25 @@ const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
 /// Not these: there the kernel's program kills in the task that charges.
 const NOT_ALONE: [&str; 1] = ["fastpath::guard"];
 /// Harnesses whose tests mostly wait for intervals of seconds, and so many of them at a time.
-const MOSTLY_WAIT: [(&str, &str); 6] = [
+const MOSTLY_WAIT: [(&str, &str); 8] = [
     ("fastpath::pace", "3"),
     ("agent::manager_embedded", "4"),
     ("agent::run_modes", "4"),
     ("agent::run_stalled", "4"),
+    ("kube::evicts", "4"),
+    ("kube::manager", "6"),
     ("kube::node", "4"),
     ("kube::recreation", "4"),
 ];
 /// The longest that run beside others, which begin first: none of them runs on by itself at the end.
 const LONGEST_FIRST: [&str; 11] = [
+    "kube::manager",
     "agent::manager_embedded",
     "kube::chaos",
     "agent::run_modes",
     "policy::fastpath",
     "store (lib evictd_store)",
     "fastpath::guard",
-    "kube::manager",
     "kube::evicts",
     "agent::run_reload",
     "kube::fleet",
