@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: the layers of docs/architecture.md, as far as the compiler does not keep them.
+//! `cargo xtask lint`: the layers of docs/architecture.md, as far as the compiler does not keep them, and retired words.
 
 mod layers;
 mod modules;

@@ -51,7 +51,7 @@ enum Command {
     Judge(Rest),
     /// Write everything that a version consists of: images, chart, CRDs, SBOM, checksums, provenance
     Release(release::Arguments),
-    /// Check what the layers may import, cycles between modules, and file names
+    /// Check what the layers may import, cycles between modules, file names, and words
     Lint,
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),

@@ -45,7 +45,7 @@ pub(super) fn take(fields: &mut ObjectDecoder) -> Result<PinnedGuardConfig, Conf
     let path = guard.path_of("expireAfter");
     if let Some(expire_after) = guard.duration("expireAfter")? {
         if expire_after.is_zero() {
-            let reason = "must be longer than nothing; enabled: false leaves the guard out";
+            let reason = "must be longer than nothing; enabled: false leaves the pinned guard out";
             return Err(ConfigError::value(path, &Value::from("0s"), reason));
         }
         taken.expire_after = expire_after;

@@ -185,7 +185,7 @@ impl MemoryMonitor {
         wait
     }
 
-    /// The next cycle comes within so many nanoseconds: until then the guard has nothing to do.
+    /// The next cycle comes within so many nanoseconds: until then the pinned guard has nothing to do.
     fn expect_next_cycle(&mut self, within: u64) {
         let now = monotonic_ns();
         self.due = now.saturating_add(within);
@@ -203,7 +203,7 @@ impl MemoryMonitor {
         if self.is_late {
             self.cycle(woken);
             match self.next_take_over() {
-                // It decides in place of the fast path, and the guard has no other rule beside it.
+                // It decides in place of the fast path, and the pinned guard has no other rule beside it.
                 Some(next) => self.expect_next_cycle(nanos(next)),
                 None => self.due = 0,
             }

@@ -529,7 +529,7 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
     });
     let report = report.unwrap();
     assert_eq!((report.working_set, report.expected), (250 * MIB, anon));
-    // No guard leaves less.
+    // No memory guard leaves less.
     assert!(report.available > 0);
     assert_eq!(report.kubelet_available, report.available);
 }
@@ -609,7 +609,7 @@ impl TriggerSet for Program {
     }
 }
 
-/// The agent before has written down that it evicted a pod, and its guard has killed from the pod as well. At the first
+/// The agent before has written down that it evicted a pod, and its pinned guard has killed from the pod as well. At the first
 /// look the pod is still a victim of the agent before, although its processes are gone.
 #[test]
 fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
@@ -655,7 +655,7 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     assert_eq!(evictions(None, true), (0, 0));
 }
 
-/// A loop whose guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when
+/// A loop whose pinned guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when
 /// that was. The pod is a victim.
 fn after_kill_by_guard(cgroup: &Cgroup<'_>, scope: usize, ago: u64) -> (MemoryMonitor, u64) {
     let mut setup = cgroup.setup();
@@ -689,7 +689,7 @@ fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
     assert_eq!(told, Some((true, Signal::MemoryAvailable)));
 }
 
-/// The agent goes on three seconds after its guard has killed a pod's largest process. What is left of the pod, its
+/// The agent goes on three seconds after its pinned guard has killed a pod's largest process. What is left of the pod, its
 /// sandbox at least, is signalled only then.
 // R43
 #[test]
@@ -844,7 +844,7 @@ fn in_shadow_mode_the_kernel_has_no_victims() {
     assert!(published.lock().unwrap().is_empty());
 }
 
-/// The fast path does not come, and the standby decides in its place: the guard has no other rule beside it.
+/// The fast path does not come, and the standby decides in its place: the pinned guard has no other rule beside it.
 // R41
 #[test]
 fn a_standby_that_decides_renews_the_lease() {
@@ -867,7 +867,7 @@ fn a_standby_that_decides_renews_the_lease() {
     assert_eq!(renewed, 1);
     assert!(watch.take_over(monotonic_ns()));
     assert_eq!(leases.lock().unwrap().len(), 2);
-    // No threshold is met any more: an agent that does not look leaves the guard to act.
+    // No threshold is met any more: an agent that does not look leaves the pinned guard to act.
     cgroup.uses(100 * MIB, 100 * MIB);
     watch.take_over(monotonic_ns());
     assert_eq!(leases.lock().unwrap().len(), 2);

@@ -504,7 +504,7 @@ impl PodDeleter {
         {
             tracing::warn!(
                 %error,
-                "the API server does not let an evicted pod fail: such pods are deleted instead"
+                "the API server refuses phase Failed for an evicted pod: such pods are deleted instead"
             );
         }
     }

@@ -445,11 +445,13 @@ impl Cluster {
         let (kept, reported) = futures::future::join(kept, reported).await;
         if kept.is_err() {
             tracing::warn!(
-                "what is known of the cluster is not on disk: the next agent asks for it"
+                "the cache of the cluster's objects is not written: the next agent asks the API server for them"
             );
         }
         if reported.is_err() {
-            tracing::warn!("the API server has not heard everything: the next agent goes on");
+            tracing::warn!(
+                "some reports are not sent to the API server yet: the next agent sends them"
+            );
             let lost = unsent.taken();
             if lost > 0 {
                 tracing::warn!(

@@ -55,7 +55,7 @@ impl Opened {
         let journal = Journal::open(&config.state_dir)?;
         // Pods that an earlier agent has left throttled are released first of all, even if the start fails.
         let mitigation = MitigationWorker::open(&config.state_dir);
-        // A pause holds even if the start fails: the guard of an earlier agent would go on.
+        // A pause holds even if the start fails: the pinned guard of an earlier agent would go on.
         if is_paused_before(config) {
             fastpath::stop_for_pause(config);
         }

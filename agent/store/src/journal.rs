@@ -210,7 +210,7 @@ impl<D: Disk> Journal<D> {
             // Or it would count as just now at each start.
             let time = clocks.wall.to_string();
             if let Err(error) = self.append(&Record::TimeBound(TimeBound { time })) {
-                tracing::warn!(%error, "that the clock was set back is not in the journal");
+                tracing::warn!(%error, "cannot write to the journal that the clock was set back");
             }
         }
         read?;

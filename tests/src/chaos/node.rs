@@ -118,7 +118,7 @@ impl Node {
 
     /// Whether the kernel acts in the agent's place.
     pub fn is_guarded(&self) -> bool {
-        self.log().contains("the guard is pinned")
+        self.log().contains("the pinned guard is installed")
     }
 
     pub fn pins(&self) -> PathBuf {

@@ -65,7 +65,7 @@ impl Guarded {
     fn start(&self) -> Result<Agent, &'static str> {
         let agent = Agent::start(&self.files.write().unwrap(), &[]).unwrap();
         let log = agent.log();
-        if log.contains("the guard is pinned") {
+        if log.contains("the pinned guard is installed") {
             return Ok(agent);
         }
         let is_said =
@@ -397,7 +397,10 @@ fn the_next_agent_replaces_it_and_detach_removes_it() {
     let first = guarded.pinned();
     assert!(!first.is_empty());
     let mut agent = guarded.start().unwrap();
-    has(&agent.log(), &["the guard of an earlier agent is replaced"]);
+    has(
+        &agent.log(),
+        &["the pinned guard of an earlier agent is replaced"],
+    );
     let second = guarded.pinned();
     assert_eq!(second.len(), first.len());
     assert!(
@@ -424,7 +427,7 @@ fn starts_that_fail_pile_up_no_guards() {
         let before = guarded.pinned();
         let words = match before.len() > first.len() {
             true => "an agent that ended while it started is removed",
-            false => "the guard is pinned",
+            false => "the pinned guard is installed",
         };
         Agent::begin(&config, words).unwrap().kill();
         let after = guarded.pinned();
@@ -453,7 +456,10 @@ fn a_pause_stops_the_guard_where_the_next_agent_cannot_start() {
     assert_eq!(left, all, "nothing is paused");
     let pause = guarded.files.dir().join("state/pause");
     fs::write(&pause, "").unwrap();
-    has(&fails(), &["the guard of an earlier agent is stopped"]);
+    has(
+        &fails(),
+        &["the pinned guard of an earlier agent is stopped"],
+    );
     let left = guarded.pinned();
     assert!(
         !left.is_empty() && left.iter().all(|name| name.starts_with("killed-")),
@@ -499,8 +505,8 @@ fn an_agent_without_a_guard_replaces_it_too() {
     let mut agent = guarded.files.start(&[]);
     let said = [
         "the pinned guard is not installed",
-        "the guard of an earlier agent has killed from this pod",
-        "the guard of an earlier agent is removed",
+        "the pinned guard of an earlier agent has killed from this pod",
+        "the pinned guard of an earlier agent is removed",
     ];
     has(&agent.log(), &said);
     assert!(guarded.pinned().is_empty(), "{:?}", guarded.pinned());

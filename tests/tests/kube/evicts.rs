@@ -224,7 +224,7 @@ fn a_status_that_is_refused_gives_way_to_the_delete() {
     for (code, name, told) in [(422, "unfailed", 1), (409, "conflicts", 0)] {
         let (member, agent) = with_failed_pod(name, Some(code), "deleted");
         assert_eq!(member.server.count("DELETE", "/pods/wild"), 1);
-        let said = "does not let an evicted pod fail";
+        let said = "refuses phase Failed for an evicted pod";
         assert_eq!(agent.log().matches(said).count(), told, "{code}");
     }
 }

@@ -60,14 +60,14 @@ fn a_pod_that_comes_back_at_once_holds_the_condition_for_longer() {
     assert!(recreations(3));
 }
 
-/// What the journal says of recreations: how often, and for how long the door is shut.
+/// What the journal says of recreations: how often, and for how long they are held.
 fn recreations(member: &ClusterNode) -> Vec<(u32, u64)> {
     records_of!(member.records(), Record::Recreated(recreation) => (recreation.count, recreation.hold_seconds))
 }
 
 // R17, R29
 #[test]
-fn the_door_stays_shut_when_the_agent_is_killed() {
+fn recreations_are_held_on_when_the_agent_is_killed() {
     let member = as_root!(node("comekill"));
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();

@@ -9,7 +9,7 @@ use walkdir::WalkDir;
 use crate::prelude::*;
 
 /// Retired words with what to write instead.
-const RETIRED: [(&str, &str); 36] = [
+const RETIRED: [(&str, &str); 37] = [
     ("anybody", "the noun: any pod, any agent"),
     ("bell", "EventFd"),
     ("catalogue", "policy store"),
@@ -18,6 +18,7 @@ const RETIRED: [(&str, &str); 36] = [
     ("deputise", "take over"),
     ("deputised", "taken over"),
     ("deputy", "standby"),
+    ("door", "the noun: how long no pod comes back"),
     ("errand", "scan target"),
     ("everybody", "the noun: all pods"),
     ("handover", "SwapSlot"),
@@ -140,7 +141,7 @@ fn prose(page: &str) -> String {
 /// Whether this is the word or its plural; a genitive's `s` is a word of its own.
 fn is_form(word: &str, of: &str) -> bool {
     let plural = match of.strip_suffix('y') {
-        Some(stem) => word.strip_prefix(stem) == Some("ies"),
+        Some(stem) => matches!(word.strip_prefix(stem), Some("ies" | "ys")),
         None => matches!(word.strip_prefix(of), Some("s" | "es")),
     };
     plural || word == of
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(
             found(
                 "rs",
-                "// The keeper's.\nlet bells; // nobodies\nfn take_wishes() {}\n"
+                "// The keeper's.\nfn nobodys_bells() {} // nobodies\nfn take_wishes() {}\n"
             ),
             [(1, "keeper"), (2, "bell"), (2, "nobody"), (3, "wish")]
         );

@@ -214,14 +214,14 @@ impl MemoryMonitor {
                 in_flight.or_else(|| is_managers.then_some(now))
             };
             if let Some(signalled) = entry.and_then(signalled) {
-                // An earlier agent's victim may have run again before the guard killed from it.
+                // An earlier agent's victim may have run again before the pinned guard killed from it.
                 if kill.time.saturating_sub(signalled) > KERNEL_KILL_NS {
                     let pod = entry.map(Arc::clone);
                     self.events.send(FastPathEvent::KernelKill(pod, ago));
                 }
                 continue;
             }
-            // The guard of an earlier agent may have killed for a scope that this one does not watch: the node's counts
+            // The pinned guard of an earlier agent may have killed for a scope that this one does not watch: the node's counts
             // every pod.
             let index = match kill.scope < self.scopes.len() {
                 true => kill.scope,

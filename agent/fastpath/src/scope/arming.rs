@@ -246,7 +246,7 @@ impl WatchedScope {
             ..Trigger::DISABLED
         };
         let full = match thresholds.threshold {
-            // No guard kills for it.
+            // No pinned guard kills for it.
             0 => 0,
             threshold => self
                 .scope

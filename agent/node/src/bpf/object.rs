@@ -116,7 +116,7 @@ pub(crate) enum VictimArgument {
 /// for a CPU, that one forgets each entry at the next one.
 const LRU_ENTRIES_OF_A_CPU: u32 = 128;
 
-/// How many tasks the guard's program follows through their reclaims.
+/// How many tasks the pinned guard's program follows through their reclaims.
 fn tasks_in_reclaim() -> u32 {
     let cpus = aya::util::online_cpus().map_or(0, |cpus| cpus.len());
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX).clamp(8, 512);

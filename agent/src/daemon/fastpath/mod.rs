@@ -25,7 +25,7 @@ pub(super) struct RunningFastPath {
     pub status: Arc<FastPathStatus>,
     /// Whether the thread has real-time priority.
     pub is_realtime: bool,
-    /// Whether shadow mode was on at the start: no guard was asked for.
+    /// Whether shadow mode was on at the start: no pinned guard was asked for.
     pub began_in_shadow: bool,
 }
 

@@ -82,7 +82,7 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
                     tracing::warn!(
                         cgroup_id,
                         ?ago,
-                        "the guard of an earlier agent has killed from this pod: that is not reported, and the pod is not deleted"
+                        "the pinned guard of an earlier agent has killed from this pod: that is not reported, and the pod is not deleted"
                     );
                 }
                 earlier.remove(&cgroup_id)?;

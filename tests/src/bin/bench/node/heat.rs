@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oom_killer_is_not_anybodys_win() {
+    fn a_kill_of_the_oom_killer_is_no_daemons() {
         let thread = |name: &str| Thread {
             tid: 7,
             name: name.to_owned(),
