@@ -19,6 +19,9 @@ pub struct ObjectDecoder {
 
 impl ObjectDecoder {
     /// Opens an object; an absent or empty document is an object without fields.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the path of the field, its value and what is allowed there; so for all that follow.
     pub fn open(path: &str, value: Value) -> Result<Self, ConfigError> {
         match value {
             Value::Object(map) => Ok(Self {

@@ -55,6 +55,9 @@ fn parse_nanos(text: &str) -> Result<i64, DurationError> {
 }
 
 /// Parses a duration that must not be negative.
+///
+/// # Errors
+/// No duration as Go writes them, or a negative one.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let nanos = parse_nanos(text)?;
     u64::try_from(nanos)

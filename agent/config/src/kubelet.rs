@@ -106,6 +106,9 @@ impl EvictionFields {
     }
 
     /// Applies the kubelet's defaults and parses the thresholds.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the field whose threshold, grace period or amount cannot be read.
     pub fn resolve(self) -> Result<EvictionConfig, ConfigError> {
         let (config, _) = self.resolve_over(Self::default(), &HardLayers::default())?;
         Ok(config)

@@ -69,6 +69,9 @@ pub struct FastPathSettings {
 
 impl FastPathControl {
     /// An empty control block.
+    ///
+    /// # Errors
+    /// No eventfd can be made.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             wakeup: EventFd::new()?,
@@ -229,6 +232,9 @@ pub struct FastPathEventQueue {
 
 impl FastPathEventQueue {
     /// An empty event queue.
+    ///
+    /// # Errors
+    /// No eventfd can be made.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             wakeup: EventFd::new()?,

@@ -46,6 +46,9 @@ pub struct Btf {
 
 impl Btf {
     /// Reads the running kernel's BTF.
+    ///
+    /// # Errors
+    /// The kernel has no BTF, or a table that cannot be parsed; so for all that follow, which fail too where a name is missing.
     pub fn from_sys_fs() -> Result<Self, BtfError> {
         let data = std::fs::read(VMLINUX).map_err(PathError::at(Path::new(VMLINUX)))?;
         Self::parse(data)

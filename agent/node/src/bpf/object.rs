@@ -338,6 +338,9 @@ impl BpfObject {
     }
 
     /// Takes an array map out of the object.
+    ///
+    /// # Errors
+    /// The object has no map of this name, or one of another kind; so for all that follow.
     pub fn array<T: aya::Pod>(
         &mut self,
         name: &'static str,

@@ -45,6 +45,9 @@ pub enum KillError {
 
 /// Kills until nothing is left in the cgroup and below, cgroups that appear meanwhile included; helps the kernel to
 /// free the memory (`process_mrelease`, 5.15+). For threads that may take their time.
+///
+/// # Errors
+/// A cgroup that cannot be opened, a signal that the kernel refuses, or processes that are there after `timeout`.
 pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError> {
     let start = Instant::now();
     loop {

@@ -267,6 +267,9 @@ impl MemoryCgroup {
     }
 
     /// The cgroup's own limit in bytes, `None` where it has none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no number in it.
     pub fn limit(&self) -> Result<Option<u64>, PathError> {
         let file = self.path.join(self.version.limit_file());
         if self.is_root() {

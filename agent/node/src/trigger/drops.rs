@@ -7,6 +7,9 @@ use crate::bpf::object::{BpfObject, ObjectError};
 
 impl BpfObject {
     /// Records that the programs could not deliver, summed over the CPUs.
+    ///
+    /// # Errors
+    /// The object has no such map, or the kernel refuses to read it.
     pub fn drops(&self, counter: DropCounter) -> Result<u64, ObjectError> {
         const NAME: &str = "DROPS";
         let map = self.ebpf.map(NAME).ok_or(ObjectError::Missing(NAME))?;

@@ -104,6 +104,9 @@ pub trait TriggerSet: Send {
     fn hook(&self) -> MemoryHook;
 
     /// From now on the slots of this scope (below [`MAX_SCOPES`]) are about another cgroup; they are to be armed anew.
+    ///
+    /// # Errors
+    /// A map that the kernel refuses to read or write, or a hook that it refuses; so for all that follow.
     fn watch(&mut self, _scope: usize, _cgroup: &MemoryCgroup) -> io::Result<()> {
         Ok(())
     }
