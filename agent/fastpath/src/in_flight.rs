@@ -9,21 +9,15 @@ use evictd_engine::{
     pending::Pending,
     round::MAX_IN_FLIGHT,
     terminating::{Terminating, VictimReading, VictimState},
-    units::{SECOND, shift_by_gap},
+    units::SECOND,
 };
 use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
 use crate::{StuckVictim, VictimExit};
 
-/// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
-const STUCK_KILL_NS: u64 = SECOND;
-
-/// Whether a victim works is asked when it has given nothing for so long, and again so often.
-const WORK_NS: u64 = SECOND / 2;
-/// One that works uses this part of a CPU's time at least.
-const WORK_PART: u64 = 16;
-/// One that has worked within so long works: the next part of its exit may wait for a driver.
-const WORKED_NS: u64 = 2 * SECOND;
+/// A victim that has given nothing for so long is signalled in all its cgroups, and again so often: what is listed and stays may
+/// be stuck, and a container that is started again beside it would run.
+const KILL_ALL_NS: u64 = SECOND;
 
 /// Number of an eviction that an earlier agent has decided; its own count from 1.
 pub const EARLIER: u64 = 0;
@@ -85,34 +79,6 @@ impl Eviction {
     };
 }
 
-/// CPU time of a victim that gives nothing back.
-#[derive(Clone, Copy, Debug, Default)]
-struct Work {
-    /// Time of the last look, and the CPU time used by then.
-    seen: Option<(u64, Option<u64>)>,
-    /// When it was last seen to work.
-    worked: Option<u64>,
-}
-
-impl Work {
-    /// Takes a look, unless the last one was just before. Whether the victim has worked lately.
-    fn observe(&mut self, now: u64, used: impl FnOnce() -> Option<u64>) -> bool {
-        let since = self.seen.map(|(at, _)| now.saturating_sub(at));
-        if since.is_none_or(|since| since >= WORK_NS) {
-            let used = used();
-            let before = self.seen.replace((now, used)).and_then(|(_, used)| used);
-            if let (Some(since), Some(before), Some(used)) = (since, before, used)
-                // It falls where a process has ended.
-                && (used < before || used - before >= since / WORK_PART)
-            {
-                self.worked = Some(now);
-            }
-        }
-        self.worked
-            .is_some_and(|worked| now.saturating_sub(worked) < WORKED_NS)
-    }
-}
-
 /// One victim between SIGKILL and the return of its memory.
 #[derive(Debug)]
 pub struct Victim {
@@ -127,7 +93,6 @@ pub struct Victim {
     killed: u64,
     /// Its memory at the last look at which its cgroup was there.
     held: MemoryReading,
-    work: Work,
 }
 
 impl Victim {
@@ -143,7 +108,6 @@ impl Victim {
             eviction,
             killed: terminating.signalled(),
             held: MemoryReading::default(),
-            work: Work::default(),
             terminating,
             peak_usage,
             killed_by: None,
@@ -171,7 +135,6 @@ impl Victim {
         let left = VictimReading {
             populated: !victim.pod.killer.is_empty(),
             usage: left(&victim.pod),
-            works: false,
         };
         let signalled = victim.signalled;
         let terminating = Terminating::restore(signalled, now, left, shared, victim.is_stuck);
@@ -195,40 +158,23 @@ impl Victim {
         let reading = self.pod.memory.read().ok();
         let usage = reading.as_ref().map(MemoryReading::unreclaimable);
         self.held = reading.unwrap_or(self.held);
-        // The kubelet may have asked it to end at first, and its processes go on meanwhile.
-        let may_work = populated && self.killed_by != Some(KilledBy::Kubelet);
-        let seen = VictimReading {
-            populated,
-            usage,
-            works: may_work && self.works(now),
-        };
+        let seen = VictimReading { populated, usage };
         let fate = self.terminating.observe(now, seen);
-        let interval = match fate {
+        if fate == VictimState::Restarted {
             // Those that run now have done nothing.
-            VictimState::Restarted => return (fate, usage),
-            _ if self.terminating.is_stuck() => STUCK_KILL_NS,
-            _ if self.terminating.quiet_for(now) >= WORK_NS => WORK_NS,
-            _ => 0,
-        };
+            return (fate, usage);
+        }
+        let is_quiet = self.terminating.quiet_for(now) >= KILL_ALL_NS;
+        let interval = if is_quiet { KILL_ALL_NS } else { 0 };
         let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
         if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
-            // What is listed and stays may be stuck, and a container that was started again beside it would work.
-            match self.terminating.quiet_for(now) >= WORK_NS {
+            match is_quiet {
                 true => self.pod.killer.kill_stuck(),
                 false => self.pod.killer.kill_again(),
             }
         }
         (fate, usage)
-    }
-
-    /// Whether it has worked lately, where it gives nothing back and that matters.
-    fn works(&mut self, now: u64) -> bool {
-        if self.terminating.is_stuck() || self.terminating.quiet_for(now) < WORK_NS {
-            self.work = Work::default();
-            return false;
-        }
-        self.work.observe(now, || self.pod.killer.cpu_time())
     }
 }
 
@@ -282,11 +228,6 @@ impl InFlight {
     pub fn exclude_gap(&mut self, late: u64, now: u64) {
         for victim in &mut self.victims {
             victim.terminating.exclude_gap(late, now);
-            let Work { seen, worked } = &mut victim.work;
-            let seen = seen.as_mut().map(|(at, _)| at);
-            for time in seen.into_iter().chain(worked) {
-                shift_by_gap(time, late, now);
-            }
         }
     }
 
@@ -450,7 +391,6 @@ mod tests {
     use std::{fs, os::unix::process::ExitStatusExt as _};
 
     use evictd_engine::model::{pod::Pod, settings::Mode};
-    use evictd_sys::clock::process_cpu_ns;
 
     use super::*;
 
@@ -479,7 +419,6 @@ mod tests {
             let seen = VictimReading {
                 populated: true,
                 usage,
-                works: false,
             };
             (victim.observe(now, seen), usage)
         };
@@ -489,7 +428,7 @@ mod tests {
             look(1_000_000_000),
             (VictimState::Terminating, Some(60 * MIB))
         );
-        let (fate, _) = look(2_100_000_000);
+        let (fate, _) = look(10_100_000_000);
         assert_eq!(
             fate,
             VictimState::BecameStuck,
@@ -558,7 +497,7 @@ mod tests {
         assert_eq!(in_flight.free_slots(), KEPT_FOR_OWN);
         let at = |_| (MemorySample::default(), 0);
         // One look finds that they are stuck, the next one lets one go.
-        for second in [3, 4] {
+        for second in [11, 12] {
             in_flight.observe(second * SECOND, false, at, |_| ());
         }
         assert!(in_flight.has_room_for_others());
@@ -590,84 +529,6 @@ mod tests {
         }
     }
 
-    /// A victim of which nothing comes back.
-    fn with_victim(dir: &tempfile::TempDir, by: KilledBy) -> InFlight {
-        let mut in_flight = InFlight::new(&[], |_| None, 0);
-        in_flight.push(Victim::by_other(OtherKill {
-            pod: opened(dir),
-            signalled: 0,
-            by,
-            is_for_pressure: true,
-        }));
-        in_flight
-    }
-
-    /// Takes a look, which signals again unless `shadow`. Whether the victim is stuck.
-    fn is_stuck(in_flight: &mut InFlight, now: u64, shadow: bool) -> bool {
-        let at = |_| (MemorySample::default(), 0);
-        in_flight.observe(now, shadow, at, |_| ());
-        in_flight.victims[0].terminating.is_stuck()
-    }
-
-    /// One that the kubelet has asked to end first goes on with its work.
-    // R43
-    #[test]
-    fn a_victim_whose_processes_use_cpu_time_after_sigkill_is_not_stuck() {
-        let dir = of_a_process_held_in_exit();
-        let busy = Child::start("sh", &["-c", "while :; do :; done"]);
-        busy.lists(dir.path());
-        let used = || process_cpu_ns(busy.pid()).unwrap();
-        let victims = [KilledBy::Manager, KilledBy::Kubelet];
-        let mut victims = victims.map(|by| with_victim(&dir, by));
-        let mut look = |half: u64| {
-            let victims = victims.each_mut();
-            victims.map(|victim| is_stuck(victim, half * WORK_NS, true))
-        };
-        for half in 1..8 {
-            let before = used();
-            assert_eq!(look(half), [false, half >= 4]);
-            while used() - before < WORK_NS / 8 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-        }
-        let mut stop = Child::start("kill", &["-STOP", &busy.pid().to_string()]);
-        assert!(stop.0.wait().unwrap().success());
-        // What it has used until then is seen by the first look.
-        assert_eq!((8..14).find(|half| look(*half)[0]), Some(12));
-    }
-
-    /// Its memory goes with its last process, which a driver lets go of late.
-    // R43
-    #[test]
-    fn a_victim_of_an_earlier_agent_that_works_is_not_stuck() {
-        let stuck_after_ms = |busy: Option<&Child>| {
-            let dir = of_a_process_held_in_exit();
-            busy.inspect(|busy| busy.lists(dir.path()));
-            let (begun, ms) = (10 * SECOND, SECOND / 1000);
-            let victim = RestoredVictim {
-                pod: opened(&dir),
-                signalled: begun - 3 * SECOND,
-                signal: Some(Signal::MemoryAvailable),
-                is_stuck: false,
-            };
-            let mut in_flight = InFlight::new(&[victim], |_| Some(0), begun);
-            let used = || busy.map_or(u64::MAX, |busy| process_cpu_ns(busy.pid()).unwrap());
-            let mut least = 0;
-            (1..2000).find(|after| {
-                if after % 100 == 0 {
-                    while used() < least {
-                        std::thread::sleep(std::time::Duration::from_millis(1));
-                    }
-                    least = used().saturating_add(10 * ms);
-                }
-                is_stuck(&mut in_flight, begun + after * ms, true)
-            })
-        };
-        let busy = Child::start("sh", &["-c", "while :; do :; done"]);
-        assert_eq!(stuck_after_ms(Some(&busy)), None);
-        assert_eq!(stuck_after_ms(None), Some(1100));
-    }
-
     // R43
     #[test]
     fn a_container_that_is_started_again_beside_a_stuck_process_is_killed() {
@@ -675,13 +536,23 @@ mod tests {
         // Dead, and there until it is waited for.
         let stuck = Child::start("true", &[]);
         stuck.lists(dir.path());
-        let mut in_flight = with_victim(&dir, KilledBy::Manager);
-        assert!(is_stuck(&mut in_flight, 2 * SECOND, false));
+        let mut in_flight = InFlight::new(&[], |_| None, 0);
+        in_flight.push(Victim::by_other(OtherKill {
+            pod: opened(&dir),
+            signalled: 0,
+            by: KilledBy::Manager,
+            is_for_pressure: true,
+        }));
+        let mut look = |second: u64| {
+            let at = |_| (MemorySample::default(), 0);
+            in_flight.observe(second * SECOND, false, at, |_| ());
+        };
+        look(2);
         let again = dir.path().join("again");
         fs::create_dir(&again).unwrap();
         let mut container = Child::start("sleep", &["60"]);
         container.lists(&again);
-        is_stuck(&mut in_flight, 3 * SECOND, false);
+        look(3);
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while std::time::Instant::now() < end {
             if let Some(status) = container.0.try_wait().unwrap() {

@@ -65,22 +65,6 @@ fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 
-/// Nanoseconds of CPU time that a process has used; `None` where there is none of this number. `/proc/PID/stat` tells it too,
-/// but takes hold of the process's memory meanwhile, and who lets go of that last has to tear it down.
-pub fn process_cpu_ns(pid: i32) -> Option<u64> {
-    let mut clock = 0;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: both calls write to the place that they are given, and nothing else.
-    let is_read = unsafe {
-        libc::clock_getcpuclockid(pid, &raw mut clock) == 0
-            && libc::clock_gettime(clock, &raw mut time) == 0
-    };
-    is_read.then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
-}
-
 /// A moment of a thread: what it did not work since, it waited or stood still.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkMark {

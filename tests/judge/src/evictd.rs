@@ -88,7 +88,6 @@ impl Victim {
         let left = VictimReading {
             populated: world.populated(pod),
             usage: world.left(pod),
-            works: false,
         };
         Self {
             pod,
@@ -464,11 +463,7 @@ impl Evictd {
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
             let usage = world.left(victim.pod);
-            let seen = VictimReading {
-                populated,
-                usage,
-                works: false,
-            };
+            let seen = VictimReading { populated, usage };
             let fate = victim.terminating.observe(now, seen);
             if fate == VictimState::BecameStuck {
                 let mut evictions = self.journal.iter_mut().rev();

@@ -115,11 +115,9 @@ fn nor_for_a_victim_that_is_slow_or_stuck() {
     let killer = CgroupKiller::open(&pod).unwrap();
     counting::watch(nix::unistd::gettid().as_raw());
     let before = counting::calls();
-    let used = killer.cpu_time();
     killer.kill_stuck();
     let calls = counting::calls() - before;
     counting::watch(0);
     member.killed();
-    assert!(used.is_some_and(|used| used > 0), "{used:?}");
     assert_eq!(calls, 0, "calls of the allocator");
 }

@@ -9,13 +9,14 @@ use crate::{
     kubelet_times::POD_CLEANUP_NS,
     pending::Pending,
     record::SignalUse,
+    terminating::STUCK_NS,
     units::{shift_by_gap_signed, signed},
 };
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
 /// next one (kubernetes/kubernetes#124081).
-const DEADLINE_NANOS: i64 = 10 * SECOND;
+const DEADLINE_NANOS: i64 = STUCK_NS.cast_signed();
 /// The same for the files of one that has died: they are removed when the pod's object is.
 const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
 /// Files that are seen to come are waited for beyond that, for so long in all: the kubelet may have millions to remove.

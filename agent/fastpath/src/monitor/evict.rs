@@ -90,7 +90,6 @@ impl Kill {
         let left = VictimReading {
             populated: !self.pod.killer.is_empty(),
             usage: Some(all),
-            works: false,
         };
         Terminating::restore(self.signalled, now, left, shmem, false)
     }

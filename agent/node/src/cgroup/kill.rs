@@ -23,10 +23,7 @@ use std::{
 };
 
 use evictd_engine::units::signed;
-use evictd_sys::{
-    clock::process_cpu_ns,
-    fs::{PathError, is_gone},
-};
+use evictd_sys::fs::{PathError, is_gone};
 
 use super::{members::List, open_cgroup::OpenCgroup, walk::WalkLimits};
 use crate::{
@@ -39,9 +36,6 @@ use crate::{
 };
 
 pub use super::members::KillResult;
-
-/// Processes of a pod whose CPU time is read, where the kernel does not count it for the pod.
-const TIMED: usize = 64;
 
 /// A pod's processes, ready to be killed through files that are open already.
 #[derive(Debug)]
@@ -169,25 +163,6 @@ impl CgroupKiller {
         if let Some(pod) = self.cgroups.first() {
             pod.signal_tree(Signal::KILL, WalkLimits::DECIDING);
         }
-    }
-
-    /// CPU time that the pod has used, in nanoseconds, `None` where the kernel does not tell. On v1 that of processes which
-    /// are there, and of the first ones alone: it falls when one of them ends. Does not allocate.
-    pub fn cpu_time(&self) -> Option<u64> {
-        if self.events.is_some() {
-            return self.cgroups.first()?.cpu_time();
-        }
-        let (mut used, mut timed) = (0_u64, 0);
-        for cgroup in &self.cgroups {
-            // A cgroup that is gone uses nothing.
-            let _ = cgroup.for_each(&mut |pid| {
-                if timed < TIMED {
-                    timed += 1;
-                    used = used.saturating_add(process_cpu_ns(pid).unwrap_or(0));
-                }
-            });
-        }
-        Some(used)
     }
 
     /// Kills like [`Self::kill`], in all cgroups below the pod, by `cgroup.kill` where there is one. For threads that
@@ -333,22 +308,6 @@ mod tests {
     use std::{fs, process::Command};
 
     use super::*;
-
-    /// A directory with files in the place of v2's cgroup.
-    #[test]
-    fn the_cpu_time_is_known_where_the_kernel_counts_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-        write("cgroup.procs", "");
-        write("cgroup.events", "populated 1\nfrozen 0\n");
-        let killer = CgroupKiller::open(dir.path()).unwrap();
-        assert_eq!(killer.cpu_time(), None);
-        write(
-            "cpu.stat",
-            "usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n",
-        );
-        assert_eq!(killer.cpu_time(), Some(1_234_000));
-    }
 
     /// Directories with files in the place of v1's cgroups.
     #[test]

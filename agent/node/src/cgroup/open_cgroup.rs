@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     cgroup::memory::Version,
-    kernfile::{for_each_line, number, pread, value_of},
+    kernfile::{for_each_line, number},
     proc::pidfd::Signal,
 };
 
@@ -178,15 +178,6 @@ impl OpenCgroup {
             (None, Walked::Truncated) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
             (None, _) => Ok(()),
         }
-    }
-
-    /// CPU time that the processes of the cgroup and of those below it have used, in nanoseconds; v2, where the kernel tells.
-    /// Does not allocate.
-    pub(super) fn cpu_time(&self) -> Option<u64> {
-        let stat = openat(&self.dir, c"cpu.stat", OFlags::CLOEXEC, Mode::empty()).ok()?;
-        // The first line.
-        let microseconds = value_of(pread(&stat.into(), &mut [0; 256]).ok()?, "usage_usec")?;
-        Some(microseconds.saturating_mul(1000))
     }
 
     pub(super) fn is_empty(&self) -> bool {
