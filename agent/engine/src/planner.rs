@@ -220,12 +220,15 @@ impl Planner {
         self.pressure.is_under_pressure(threshold)
     }
 
-    /// The newest time, in nanoseconds, since which a threshold on files that is met has been met, perhaps by turns: its
-    /// evictions wait for walks that began then.
+    /// The newest time, in nanoseconds, since which a threshold on files that is met has been met: its evictions wait for
+    /// walks that began then.
     pub fn files_short_since(&self) -> Option<u64> {
-        let met = self.met_on_files();
-        met.filter_map(|t| self.paces.of(t).met_by_turns_since())
-            .max()
+        let since = |threshold: &Threshold| {
+            // The pace begins anew with the end of shadow mode, and is not kept in the kubelet's mode.
+            let met_since = self.pressure.met_since(threshold).map(unsigned_ns);
+            met_since.max(self.paces.of(threshold).met_since())
+        };
+        self.met_on_files().filter_map(since).max()
     }
 
     /// The thresholds on files that were met at the last look.
@@ -252,7 +255,7 @@ impl Planner {
             return false;
         };
         let profile = PaceProfile::for_threshold(signal, true);
-        let due_at = self.paces.of(hard).pace.due_at(profile);
+        let due_at = self.paces.of(hard).due_at(profile);
         self.settings.mode == Mode::Kubelet || due_at.is_some_and(|at| at <= unsigned_ns(now))
     }
 
@@ -407,12 +410,12 @@ impl Planner {
                 let Some(shortage) = shortage else {
                     continue;
                 };
-                let known = self.paces.of_mut(signal, is_hard);
+                let pace = self.paces.of_mut(signal, is_hard);
                 // Samples do not tell what victims still hold.
-                if known.pace.is_settling(unsigned_ns(now)) || is_larger {
-                    known.pace.forget_growth();
+                if pace.is_settling(unsigned_ns(now)) || is_larger {
+                    pace.forget_growth();
                 }
-                known.observe(unsigned_ns(now), &shortage);
+                pace.observe(unsigned_ns(now), &shortage);
             }
             if self.paces.is_any_met(signal) {
                 note_usages(
@@ -465,8 +468,8 @@ impl Planner {
     /// A pod goes for the hard or the soft threshold of a signal.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
         self.note_eviction_for(now, signal);
-        let known = self.paces.of_mut(signal, is_hard);
-        known.pace.note_own_eviction(true);
+        let pace = self.paces.of_mut(signal, is_hard);
+        pace.note_own_eviction(true);
     }
 
     /// A pod goes for a signal, here or before the agent was started, at `at` in nanoseconds of the planner's clock. What it
