@@ -603,30 +603,6 @@ fn files_of_a_pod_that_is_deleted_are_waited_for_once() {
     }
 }
 
-/// The kubelet removes them at once, but the pod that goes last writes more than that between two looks.
-// R43
-#[test]
-fn what_a_writer_uses_up_is_no_sign_that_files_stay() {
-    let mut node = Node::new(vec![hard(DISK, 100 << 30)], false);
-    for name in ["a", "b", "c", "d", "e"] {
-        node.pod(name, [20 << 20, 0, 1]);
-    }
-    node.pod("writer", [50 << 30, 0, 1]);
-    node.pods[5].priority = 100;
-    let mut left = 99 << 30;
-    for look in 4..220 {
-        left -= 25 << 20;
-        node.see(DISK, left);
-        let plan = node.look(look * SECOND / 4);
-        assert!(!plan.files_stay);
-        for eviction in &plan.evictions {
-            node.pods.retain(|pod| pod.uid != eviction.uid);
-            left += 20 << 20;
-        }
-    }
-    assert_eq!(node.pods.len(), 0);
-}
-
 /// The one that was asked takes its time.
 // R43
 #[test]
