@@ -129,7 +129,7 @@ pub struct Pace {
     unreclaimable_since: Option<u64>,
     last_eviction: Option<u64>,
     /// Time of the last eviction for another disk, which gives nothing back to this, in nanoseconds: the kubelet's pace is one
-    /// for both.
+    /// for both, which may share a pool (ZFS, btrfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_elsewhere: Option<u64>,
     /// Evictions since the threshold was met, or the guard found too little left.

@@ -358,8 +358,8 @@ impl Planner {
         self.reported_in_shadow.contains(&threshold.key())
     }
 
-    /// Whether inodes are short while bytes of the same filesystem are, and are fewer than they were: XFS and ZFS have as many as
-    /// the free space has room for.
+    /// Whether inodes, fewer than they once were, are short beside the bytes of their filesystem: XFS and ZFS have as many as the
+    /// free space has room for.
     fn waits_for_room(&self, node: Snapshot<'_>, threshold: &Threshold) -> bool {
         let signal = threshold.signal;
         let most = self.capacities[signal as usize];

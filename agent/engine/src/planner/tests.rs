@@ -1059,30 +1059,33 @@ fn a_disk_that_is_short_by_turns_is_judged_by_walks_of_now() {
 fn walks_are_wanted_since_the_newest_shortage() {
     let signals = [Signal::ImageFsAvailable, Signal::NodeFsAvailable];
     let thresholds = signals.map(|signal| hard(signal, 1000));
-    let mut scene = Scene::with(signals[0], 10_000, thresholds.to_vec(), false);
-    for (second, available, since) in [
-        (1, [2000, 2000], None),
-        (2, [900, 2000], Some(2)),
-        (50, [900, 2000], Some(2)),
-        (100, [900, 900], Some(100)),
-        (101, [900, 2000], Some(2)),
-        (102, [900, 900], Some(102)),
-        (103, [2000, 2000], None),
-    ] {
-        let mut seen = Observations::default();
-        for (signal, available) in signals.into_iter().zip(available) {
-            let observation = scene.seen(second * SECOND, available);
-            seen.set(signal, observation.get(signals[0]).unwrap());
+    for mode in [Mode::Evictd, Mode::Kubelet] {
+        let mut scene = Scene::with(signals[0], 10_000, thresholds.to_vec(), false);
+        scene.planner.settings.mode = mode;
+        for (second, available, since) in [
+            (1, [2000, 2000], None),
+            (2, [900, 2000], Some(2)),
+            (50, [900, 2000], Some(2)),
+            (100, [900, 900], Some(100)),
+            (101, [900, 2000], Some(2)),
+            (102, [900, 900], Some(102)),
+            (103, [2000, 2000], None),
+        ] {
+            let mut seen = Observations::default();
+            for (signal, available) in signals.into_iter().zip(available) {
+                let observation = scene.seen(second * SECOND, available);
+                seen.set(signal, observation.get(signals[0]).unwrap());
+            }
+            let node = Snapshot {
+                observations: &seen,
+                pods: &[],
+                usages: &scene.usages,
+                bounds: scene.bounds,
+            };
+            scene.planner.plan(second * SECOND, node);
+            let since = since.map(|since: u64| since * units::SECOND);
+            assert_eq!(scene.planner.files_short_since(), since, "{second}");
         }
-        let node = Snapshot {
-            observations: &seen,
-            pods: &[],
-            usages: &scene.usages,
-            bounds: scene.bounds,
-        };
-        scene.planner.plan(second * SECOND, node);
-        let since = since.map(|since: u64| since * units::SECOND);
-        assert_eq!(scene.planner.files_short_since(), since, "{second}");
     }
 }
 
