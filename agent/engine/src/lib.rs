@@ -17,7 +17,6 @@ pub mod growth;
 pub mod kubelet_times;
 pub mod limiter;
 pub mod message;
-pub mod met_by_turns;
 pub mod mitigation;
 pub mod model;
 pub mod node_reclaim;

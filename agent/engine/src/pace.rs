@@ -129,7 +129,7 @@ pub struct Pace {
     unreclaimable_since: Option<u64>,
     last_eviction: Option<u64>,
     /// Time of the last eviction for another disk, which gives nothing back to this, in nanoseconds: the kubelet's pace is one
-    /// for both.
+    /// for both, which may share a pool (ZFS, btrfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_elsewhere: Option<u64>,
     /// Evictions since the threshold was met, or the guard found too little left.
@@ -213,6 +213,11 @@ impl Pace {
     /// Whether the kubelet would find the threshold met.
     pub fn is_met(&self) -> bool {
         self.met_since.is_some()
+    }
+
+    /// Time since which the threshold has been met, in nanoseconds.
+    pub(crate) fn met_since(&self) -> Option<u64> {
+        self.met_since
     }
 
     /// Time, in nanoseconds, from which on a pod may go at the kubelet's pace; `None` while the threshold is not met.
@@ -473,23 +478,16 @@ impl PaceInputs {
     }
 
     /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision waits for that: another
-    /// pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The threshold has
-    /// been met, perhaps by turns, since `met_by_turns_since`: each turn waits for a moment, for what was written in it.
-    pub(crate) fn waits_for_usage_since(
-        &self,
-        urgency: Urgency,
-        met_by_turns_since: u64,
-    ) -> Option<u64> {
+    /// pod would go in the stead of one that has filled the disk since. `None` where it does not wait.
+    pub(crate) fn waits_for_usage_since(&self, urgency: Urgency) -> Option<u64> {
         let lasts = match urgency {
             Urgency::Urgent { exhausted_in, .. } if exhausted_in <= URGENT_USAGE_WAIT_NS => {
                 URGENT_USAGE_WAIT_NS
             }
             _ => USAGE_WAIT_NS,
         };
-        let met_since = self.pace.met_since.unwrap_or(met_by_turns_since);
-        let until = met_by_turns_since.saturating_add(lasts);
-        let until = until.max(met_since.saturating_add(URGENT_USAGE_WAIT_NS));
-        (self.now < until).then(|| met_since.saturating_sub(USAGE_AGE_NS))
+        let met_since = self.pace.met_since?;
+        (self.now < met_since.saturating_add(lasts)).then(|| met_since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is

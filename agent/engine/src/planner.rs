@@ -220,12 +220,15 @@ impl Planner {
         self.pressure.is_under_pressure(threshold)
     }
 
-    /// The newest time, in nanoseconds, since which a threshold on files that is met has been met, perhaps by turns: its
-    /// evictions wait for walks that began then.
+    /// The newest time, in nanoseconds, since which a threshold on files that is met has been met: its evictions wait for
+    /// walks that began then.
     pub fn files_short_since(&self) -> Option<u64> {
-        let met = self.met_on_files();
-        met.filter_map(|t| self.paces.of(t).met_by_turns_since())
-            .max()
+        let since = |threshold: &Threshold| {
+            // The pace begins anew with the end of shadow mode, and is not kept in the kubelet's mode.
+            let met_since = self.pressure.met_since(threshold).map(unsigned_ns);
+            met_since.max(self.paces.of(threshold).met_since())
+        };
+        self.met_on_files().filter_map(since).max()
     }
 
     /// The thresholds on files that were met at the last look.
@@ -252,7 +255,7 @@ impl Planner {
             return false;
         };
         let profile = PaceProfile::for_threshold(signal, true);
-        let due_at = self.paces.of(hard).pace.due_at(profile);
+        let due_at = self.paces.of(hard).due_at(profile);
         self.settings.mode == Mode::Kubelet || due_at.is_some_and(|at| at <= unsigned_ns(now))
     }
 
@@ -328,7 +331,7 @@ impl Planner {
                 Mode::Kubelet if !node.bounds.allows_paced_for(threshold.signal.resource()) => None,
                 Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
-                Mode::Evictd if self.waits_for_room(now, node, threshold) => continue,
+                Mode::Evictd if self.waits_for_room(node, threshold) => continue,
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else {
@@ -355,34 +358,19 @@ impl Planner {
         self.reported_in_shadow.contains(&threshold.key())
     }
 
-    /// Whether inodes are short for want of room, and pods go for that: XFS and ZFS have as many inodes as the free space
-    /// has room for.
-    fn waits_for_room(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> bool {
-        let (seen, signal) = (node.observations, threshold.signal);
-        let bytes = signal
-            .bytes_beside()
-            .and_then(|bytes| Some((bytes, seen.get(bytes)?)));
-        let known = seen.get(signal).zip(self.capacities[signal as usize]);
-        let (Some((bytes, room)), Some((inodes, most))) = (bytes, known) else {
-            return false;
-        };
-        let used = inodes.capacity.saturating_sub(inodes.available);
-        let with_all_room = u64::try_from(most.saturating_sub(used)).unwrap_or(0);
-        let wants_room = inodes.capacity < most && with_all_room >= threshold.amount(most);
-        let brings_room = |bytes: &Threshold| {
-            self.pressure.is_due(bytes)
-                && self.decide(now, node, bytes).is_none_or(|(timing, _)| {
-                    let attainable = self.attainable(node, bytes);
-                    let ends = timing
-                        .pace_inputs
-                        .can_end_shortage(timing.urgency, attainable);
-                    attainable > 0 && ends
-                })
-        };
-        let thresholds = [true, threshold.is_hard()].into_iter();
-        let mut thresholds =
-            thresholds.filter_map(|is_hard| self.pressure.threshold(bytes, is_hard, room.capacity));
-        wants_room && thresholds.any(brings_room)
+    /// Whether inodes, fewer than they once were, are short beside the bytes of their filesystem: XFS and ZFS have as many as the
+    /// free space has room for.
+    fn waits_for_room(&self, node: Snapshot<'_>, threshold: &Threshold) -> bool {
+        let signal = threshold.signal;
+        let most = self.capacities[signal as usize];
+        let seen = node.observations.get(signal);
+        let mut all = self.thresholds();
+        seen.map(|seen| seen.capacity) < most
+            && all.any(|beside| {
+                Some(beside.signal) == signal.bytes_beside()
+                    && (beside.is_hard() || !threshold.is_hard())
+                    && self.pressure.is_due(beside)
+            })
     }
 
     /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end
@@ -407,12 +395,12 @@ impl Planner {
                 let Some(shortage) = shortage else {
                     continue;
                 };
-                let known = self.paces.of_mut(signal, is_hard);
+                let pace = self.paces.of_mut(signal, is_hard);
                 // Samples do not tell what victims still hold.
-                if known.pace.is_settling(unsigned_ns(now)) || is_larger {
-                    known.pace.forget_growth();
+                if pace.is_settling(unsigned_ns(now)) || is_larger {
+                    pace.forget_growth();
                 }
-                known.observe(unsigned_ns(now), &shortage);
+                pace.observe(unsigned_ns(now), &shortage);
             }
             if self.paces.is_any_met(signal) {
                 note_usages(
@@ -465,8 +453,8 @@ impl Planner {
     /// A pod goes for the hard or the soft threshold of a signal.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
         self.note_eviction_for(now, signal);
-        let known = self.paces.of_mut(signal, is_hard);
-        known.pace.note_own_eviction(true);
+        let pace = self.paces.of_mut(signal, is_hard);
+        pace.note_own_eviction(true);
     }
 
     /// A pod goes for a signal, here or before the agent was started, at `at` in nanoseconds of the planner's clock. What it

@@ -7,8 +7,7 @@
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]). A walk of minutes may count a file twice: where the pod would be above a limit of its own by it, a
-//! *close* walk follows, which does not rest. What a close walk finds that others have made wait counts for no limit; the
-//! next one goes first for longer.
+//! *close* walk follows, during which the thread does not rest. What that has found counts.
 
 mod disk_use;
 mod pod_walk;
@@ -18,7 +17,7 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -88,18 +87,6 @@ impl ScanTarget {
     }
 }
 
-/// How short a disk is: thresholds of which kind are met.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DiskPressure {
-    /// None is.
-    #[default]
-    None,
-    /// Soft ones.
-    Soft,
-    /// A hard one.
-    Hard,
-}
-
 /// All are replaced as a whole: the mutex is held for the exchange of pointers.
 #[derive(Default)]
 struct State {
@@ -114,9 +101,7 @@ pub struct DiskScanner {
     state: PiMutex<State>,
     /// Wakes the thread at a change, also one that comes just before it sleeps.
     changed: EventFd,
-    /// A [`DiskPressure`].
-    pressure: AtomicU8,
-    /// The newest start of a shortage, in nanoseconds of CLOCK_MONOTONIC.
+    /// The newest start of a shortage, in nanoseconds of CLOCK_MONOTONIC; 0 where no disk is short.
     short_since: AtomicU64,
     stop: AtomicBool,
     revision: AtomicU64,
@@ -133,7 +118,6 @@ impl DiskScanner {
         let scanner = Arc::new(Self {
             state: PiMutex::default(),
             changed: EventFd::new()?,
-            pressure: AtomicU8::default(),
             short_since: AtomicU64::default(),
             stop: AtomicBool::new(false),
             revision: AtomicU64::new(0),
@@ -203,11 +187,9 @@ impl DiskScanner {
 
     /// While a disk is short walks follow one another sooner, the first of them without rest. The last one that became short
     /// is so since `newest`, in nanoseconds of CLOCK_MONOTONIC: its first walks are later ones.
-    pub fn set_pressure(&self, pressure: DiskPressure, newest: Option<u64>) {
-        let (pressure, newest) = (pressure as u8, newest.unwrap_or(0));
-        // What was walked since then was walked since before, too: it does not go back.
-        let is_newer = self.short_since.fetch_max(newest, Ordering::Relaxed) < newest;
-        if self.pressure.swap(pressure, Ordering::Relaxed) != pressure || is_newer {
+    pub fn set_short_since(&self, newest: Option<u64>) {
+        let newest = newest.unwrap_or(0);
+        if self.short_since.swap(newest, Ordering::Relaxed) != newest {
             self.changed.notify();
         }
     }
@@ -271,13 +253,10 @@ impl DiskScanner {
         self.heartbeat.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// How short a disk is, and the newest start of a shortage.
-    fn pressure(&self) -> (DiskPressure, u64) {
-        let pressure = self.pressure.load(Ordering::Relaxed);
-        let short = [DiskPressure::Soft, DiskPressure::Hard];
-        let found = short.into_iter().find(|known| *known as u8 == pressure);
+    /// The newest start of a shortage, where a disk is short.
+    fn short_since(&self) -> Option<u64> {
         let newest = self.short_since.load(Ordering::Relaxed);
-        (found.unwrap_or_default(), newest)
+        (newest > 0).then_some(newest)
     }
 
     fn run(&self, cgroup_counts: Option<&CgroupCountReader>) {
@@ -289,19 +268,18 @@ impl DiskScanner {
             self.changed.clear();
             self.heartbeat();
             let targets = Arc::clone(&self.lock().targets);
-            let (now, (pressure, newest)) = (monotonic_ns(), self.pressure());
+            let (now, short_since) = (monotonic_ns(), self.short_since());
             // A walk must not slow a pod down; but where a disk is short evictions wait for it, on a machine that others
             // keep busy.
-            let wanted = match pressure {
-                DiskPressure::None => BackgroundPriority::Idle,
-                DiskPressure::Soft | DiskPressure::Hard => BackgroundPriority::Low,
+            let wanted = match short_since {
+                None => BackgroundPriority::Idle,
+                Some(_) => BackgroundPriority::Low,
             };
             if priority.replace(wanted) != Some(wanted) {
                 // Best effort.
                 let _ = wanted.set();
             }
-            schedule.short_since = newest;
-            schedule.follow(&targets, pressure, now);
+            schedule.follow(&targets, short_since, now);
             match schedule.next(now) {
                 NextStep::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
@@ -334,7 +312,7 @@ impl DiskScanner {
             }
             NextStep::Wait(_) => return,
         };
-        let pressure = self.pressure();
+        let short_since = self.short_since();
         let mut entries = 0;
         while !self.is_stopped() {
             // A turn takes long: a server that does not answer may have been mounted meanwhile.
@@ -345,16 +323,12 @@ impl DiskScanner {
             entries += STEP;
             let worked = began.elapsed();
             scan.worked += worked;
-            let rest = match scan.is_close() || schedule.awaits_close_walk(monotonic_ns()) {
-                true => 0,
-                false => schedule.rest(),
-            };
+            let rest = if scan.is_close { 0 } else { schedule.rest() };
             if is_done {
                 let found = scan.finish(monotonic_ns(), cgroup_counts);
                 if self.needs_close_walk(&scan, &found) {
                     self.note_overlays(mounts.refresh_overlays());
-                    let close = scan.begin_closely(mounts.points(), cgroup_counts);
-                    schedule.walk_closely(close, scan.worked);
+                    schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
                 } else {
                     self.publish(&scan.target.uid, found);
                     schedule.done(&scan);
@@ -363,7 +337,7 @@ impl DiskScanner {
             }
             self.rest(worked * rest, schedule);
             let is_new = schedule.has_new_targets(&self.lock().targets);
-            if entries >= SLICE || is_new || self.pressure() != pressure {
+            if entries >= SLICE || is_new || self.short_since() != short_since {
                 break;
             }
             began = Instant::now();
@@ -372,8 +346,7 @@ impl DiskScanner {
             let so_far = scan.so_far(monotonic_ns());
             if self.needs_close_walk(&scan, &so_far) {
                 self.note_overlays(mounts.refresh_overlays());
-                let close = scan.begin_closely(mounts.points(), cgroup_counts);
-                return schedule.walk_closely(close, scan.worked);
+                return schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
             }
             self.publish(&scan.target.uid, so_far);
         }
@@ -382,7 +355,8 @@ impl DiskScanner {
 
     /// Whether what a walk has found, with the runtime's numbers, is too uncertain.
     fn needs_close_walk(&self, scan: &PodWalk, found: &DiskUse) -> bool {
-        let Some(least) = scan.uncertain_above(monotonic_ns()) else {
+        let least = scan.target.least_limit;
+        let Some(least) = least.filter(|_| found.usage.is_uncertain) else {
             return false;
         };
         let answer = Arc::clone(&self.lock().answer);
@@ -413,14 +387,14 @@ impl DiskScanner {
 
     /// Sleeps for so long, or until there is a new pod or a disk becomes short.
     fn rest(&self, rest: Duration, schedule: &Schedule) {
-        let pressure = self.pressure();
+        let short_since = self.short_since();
         let until = Instant::now() + rest;
         loop {
             self.changed.clear();
             self.heartbeat();
             let left = until.saturating_duration_since(Instant::now());
             let is_new = schedule.has_new_targets(&self.lock().targets);
-            let is_over = left.is_zero() || is_new || self.pressure() != pressure;
+            let is_over = left.is_zero() || is_new || self.short_since() != short_since;
             if is_over || self.is_stopped() {
                 return;
             }
@@ -506,7 +480,7 @@ mod tests {
             std::fs::write(dir.path().join(format!("f{n}")), "x").unwrap();
         }
         let scanner = DiskScanner::start(None).unwrap();
-        scanner.set_pressure(DiskPressure::Hard, None);
+        scanner.set_short_since(Some(monotonic_ns()));
         let target = target("u", &dir);
         scanner.set_targets(vec![target]);
         wait(|| scanner.revision() > 0);
@@ -555,7 +529,7 @@ mod tests {
         });
         assert!(so_far.get() < 100_000, "{so_far:?}");
         // In turns it comes to its end.
-        scanner.set_pressure(DiskPressure::Hard, None);
+        scanner.set_short_since(Some(monotonic_ns()));
         wait(|| scanner.is_walked("huge"));
         let found = scanner.found();
         assert_eq!(found["huge"].usage.volumes[0].fs.inodes, Some(100_001));
@@ -613,7 +587,7 @@ mod tests {
             assert!(scanner.revision() > before);
             if pass == 1 {
                 // A walk that ends later has them too.
-                scanner.set_pressure(DiskPressure::Hard, None);
+                scanner.set_short_since(Some(monotonic_ns()));
                 let seen = scanner.found()["u"].began;
                 wait(|| scanner.found()["u"].began != seen);
             }
@@ -685,17 +659,6 @@ mod tests {
             scanner.publish("u", walk);
             usages.take_walks();
             assert_eq!(usages.usages()["u"].is_uncertain, is_uncertain);
-        }
-    }
-
-    // R10
-    #[test]
-    fn the_newest_start_of_a_shortage_is_handed_over() {
-        let scanner = DiskScanner::start(None).unwrap();
-        scanner.stop();
-        for (since, newest) in [(Some(5), 5), (Some(9), 9), (Some(5), 9), (None, 9)] {
-            scanner.set_pressure(DiskPressure::Hard, since);
-            assert_eq!(scanner.pressure(), (DiskPressure::Hard, newest));
         }
     }
 

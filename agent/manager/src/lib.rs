@@ -20,7 +20,7 @@ mod status;
 mod usage;
 
 pub use commands::{Command, CommandQueue};
-pub use disk_scan::{DirResolver, DiskPressure, DiskScanner, DiskUse, ScanTarget};
+pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
     ManagerEvent, ManagerEventQueue, ManagerEviction, NodeReclaimOutcome, NodeReclaimRequest,
     SoftEvictionRequest, ThresholdMet,

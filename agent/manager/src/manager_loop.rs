@@ -30,8 +30,8 @@ use evictd_sys::{
 };
 
 use crate::{
-    Command, CommandQueue, DiskPressure, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet,
-    SharedStatus, SignalSources,
+    Command, CommandQueue, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet, SharedStatus,
+    SignalSources,
     manager_loop::{
         execute::{Shadow, SoftUnderWay, is_unresolved},
         fastpath_kills::KnownKills,
@@ -286,6 +286,8 @@ impl ManagerLoop {
         self.reporter.record(&self.planner, &seen);
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(now), node);
+        self.scanner
+            .set_short_since(self.planner.files_short_since());
         let evictions = std::mem::take(&mut plan.evictions);
         self.execute(evictions, &seen, wake);
         self.reclaim_node(&plan, &seen);
@@ -337,18 +339,6 @@ impl ManagerLoop {
         }
         self.node.usage_collector.take_walks();
         self.find_fastpath_kills(&seen);
-        let is_under_pressure = |t: &Threshold| {
-            t.signal.resource().is_of_files()
-                && (t.is_met(&seen, false) || self.planner.is_under_pressure(t))
-        };
-        let under_pressure = self.planner.thresholds().filter(|t| is_under_pressure(t));
-        let pressure = under_pressure.map(|t| match t.is_hard() {
-            true => DiskPressure::Hard,
-            false => DiskPressure::Soft,
-        });
-        let short_since = self.planner.files_short_since();
-        self.scanner
-            .set_pressure(pressure.max().unwrap_or_default(), short_since);
         self.node.usage_collector.forget_all_but(&resources);
         let deleted = self.node.find_running(!resources.is_empty());
         // Memory last: the files of a walk take the place of all that was known of its containers.

@@ -101,7 +101,7 @@ impl Planner {
         let signal = threshold.signal;
         let pace_inputs = PaceInputs {
             now: unsigned_ns(now),
-            pace: self.paces.of(threshold).pace,
+            pace: *self.paces.of(threshold),
             shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
             profile: profile_at_looks(threshold),
@@ -155,11 +155,7 @@ impl Planner {
         timing: &Timing,
         growing: Option<&Growing<'_>>,
     ) -> bool {
-        let met_since = self.paces.of(threshold).met_by_turns_since();
-        let waits_for = met_since.and_then(|since| {
-            let pace_inputs = &timing.pace_inputs;
-            pace_inputs.waits_for_usage_since(timing.urgency, since)
-        });
+        let waits_for = timing.pace_inputs.waits_for_usage_since(timing.urgency);
         let node = node.beyond_rate().unwrap_or(node);
         waits_for.is_some_and(|since| {
             self.awaits_walks(node, threshold, since)
@@ -223,7 +219,7 @@ impl Planner {
     }
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
-    pub(super) fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
+    fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
         let pods = node.pods.iter().filter(may_go);
         let usages = pods.filter_map(|pod| self.usage(node, threshold, pod));

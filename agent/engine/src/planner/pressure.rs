@@ -157,8 +157,13 @@ impl Pressure {
 
     /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved.
     pub fn is_under_pressure(&self, threshold: &Threshold) -> bool {
+        self.met_since(threshold).is_some()
+    }
+
+    /// Since when it is, in nanoseconds.
+    pub(super) fn met_since(&self, threshold: &Threshold) -> Option<i64> {
         let mut tracked = self.thresholds.iter();
-        tracked.any(|t| t.threshold.bound() == threshold.bound() && t.since.is_some())
+        tracked.find_map(|t| t.since.filter(|_| t.threshold.bound() == threshold.bound()))
     }
 
     /// Whether a threshold had been met for its grace period at the last look.

@@ -1023,59 +1023,69 @@ fn a_pod_that_has_just_ended_is_waited_for_where_it_has_filled_the_disk() {
     }
 }
 
-/// The disk is short by turns: after the first one a walk is waited for no longer than where the disk is nearly full.
+/// The disk is short by turns: each of them waits for walks of its own.
 // R10, R43
 #[test]
-fn a_disk_that_is_short_by_turns_is_waited_for_once() {
+fn a_disk_that_is_short_by_turns_is_judged_by_walks_of_now() {
     let signal = Signal::NodeFsAvailable;
     for thresholds in with_and_without_soft(hard(signal, 10 << 30)) {
-        let mut scene = Scene::with(signal, 100 << 30, thresholds, false);
-        scene.pod_of_files("batch", 4096 * MIB, SECOND);
-        let (short, enough) = (9 << 30, 11 << 30);
-        for (second, available) in [(40, enough), (50, short), (51, enough)] {
-            scene.look(second * SECOND, available, 60 * SECOND);
+        for is_walked in [true, false] {
+            let mut scene = Scene::with(signal, 100 << 30, thresholds.clone(), false);
+            scene.pod_of_files("batch", 4096 * MIB, SECOND);
+            let (short, enough) = (9 << 30, 11 << 30);
+            for (second, available) in [(40, enough), (50, short), (51, enough)] {
+                scene.look(second * SECOND, available, 60 * SECOND);
+            }
+            assert!(scene.gone.is_empty(), "it is not walked yet");
+            scene.walked("batch", 4096 * MIB, 52 * SECOND);
+            for (second, available) in [(60, enough), (85, short), (86, enough), (90, short)] {
+                scene.look(second * SECOND, available, 60 * SECOND);
+            }
+            assert!(scene.gone.is_empty(), "walked before this turn");
+            if is_walked {
+                scene.walked("batch", 4096 * MIB, 91 * SECOND);
+            }
+            scene.look(92 * SECOND, short, 60 * SECOND);
+            assert_eq!(scene.gone.len(), usize::from(is_walked));
+            scene.look(120 * SECOND, short, 60 * SECOND);
+            assert_eq!(scene.gone.len(), 1);
         }
-        assert!(scene.gone.is_empty(), "it is not walked yet");
-        scene.walked("batch", 4096 * MIB, 52 * SECOND);
-        for (second, available) in [(60, enough), (85, short), (86, enough), (90, short)] {
-            scene.look(second * SECOND, available, 60 * SECOND);
-        }
-        assert!(scene.gone.is_empty(), "walked before this turn");
-        scene.look(93 * SECOND, short, 60 * SECOND);
-        assert_eq!(scene.gone.len(), 1);
     }
 }
 
-/// One disk has been short for long when the other one becomes it, by turns.
+/// One disk has been short for long when the other one becomes it.
 // R10, R43
 #[test]
 fn walks_are_wanted_since_the_newest_shortage() {
     let signals = [Signal::ImageFsAvailable, Signal::NodeFsAvailable];
     let thresholds = signals.map(|signal| hard(signal, 1000));
-    let mut scene = Scene::with(signals[0], 10_000, thresholds.to_vec(), false);
-    for (second, available, since) in [
-        (1, [2000, 2000], None),
-        (2, [900, 2000], Some(2)),
-        (50, [900, 2000], Some(2)),
-        (100, [900, 900], Some(100)),
-        (101, [900, 2000], Some(2)),
-        (102, [900, 900], Some(100)),
-        (103, [2000, 2000], None),
-    ] {
-        let mut seen = Observations::default();
-        for (signal, available) in signals.into_iter().zip(available) {
-            let observation = scene.seen(second * SECOND, available);
-            seen.set(signal, observation.get(signals[0]).unwrap());
+    for mode in [Mode::Evictd, Mode::Kubelet] {
+        let mut scene = Scene::with(signals[0], 10_000, thresholds.to_vec(), false);
+        scene.planner.settings.mode = mode;
+        for (second, available, since) in [
+            (1, [2000, 2000], None),
+            (2, [900, 2000], Some(2)),
+            (50, [900, 2000], Some(2)),
+            (100, [900, 900], Some(100)),
+            (101, [900, 2000], Some(2)),
+            (102, [900, 900], Some(102)),
+            (103, [2000, 2000], None),
+        ] {
+            let mut seen = Observations::default();
+            for (signal, available) in signals.into_iter().zip(available) {
+                let observation = scene.seen(second * SECOND, available);
+                seen.set(signal, observation.get(signals[0]).unwrap());
+            }
+            let node = Snapshot {
+                observations: &seen,
+                pods: &[],
+                usages: &scene.usages,
+                bounds: scene.bounds,
+            };
+            scene.planner.plan(second * SECOND, node);
+            let since = since.map(|since: u64| since * units::SECOND);
+            assert_eq!(scene.planner.files_short_since(), since, "{second}");
         }
-        let node = Snapshot {
-            observations: &seen,
-            pods: &[],
-            usages: &scene.usages,
-            bounds: scene.bounds,
-        };
-        scene.planner.plan(second * SECOND, node);
-        let since = since.map(|since: u64| since * units::SECOND);
-        assert_eq!(scene.planner.files_short_since(), since, "{second}");
     }
 }
 

@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine::{met_by_turns::MetByTurns, units::nanos};
+use evictd_engine::units::nanos;
 
-use super::{DiskPressure, PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
+use super::{PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 
 /// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
 const PERIOD: Duration = Duration::from_secs(60);
@@ -51,21 +51,15 @@ struct Known {
     worked: Duration,
 }
 
-/// Pods take turns. A new one comes first, and then a close walk; then those whose time has come, alternating with those that
-/// are under way unless a disk is short and not all were walked since.
+/// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way unless a
+/// disk is short and not all were walked since.
 #[derive(Default)]
 pub(super) struct Schedule {
     targets: Arc<Vec<ScanTarget>>,
     known: HashMap<String, Known>,
     parked: VecDeque<Box<PodWalk>>,
-    /// Period in which any threshold of a disk is met.
-    under_pressure: Option<MetByTurns>,
-    /// Period in which a hard one is: its evictions wait for walks that began in it.
-    under_hard_pressure: Option<MetByTurns>,
-    /// Newest start of a shortage: one disk may have been short for long when another one becomes it.
-    pub short_since: u64,
-    /// Start of the period that goes on now.
-    under_pressure_since: Option<u64>,
+    /// Newest start of a shortage, while a disk is short: evictions wait for walks that began since.
+    short_since: Option<u64>,
     rest: u32,
     has_begun: bool,
 }
@@ -77,8 +71,8 @@ impl Schedule {
         !Arc::ptr_eq(targets, &self.targets) && targets.iter().any(is_new)
     }
 
-    /// Takes over which pods there are, and how short a disk is.
-    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, pressure: DiskPressure, now: u64) {
+    /// Takes over which pods there are, and since when a disk is short.
+    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, short_since: Option<u64>, now: u64) {
         if !Arc::ptr_eq(targets, &self.targets) {
             self.targets = Arc::clone(targets);
             let present: HashSet<&str> = targets.iter().map(|t| t.uid.as_str()).collect();
@@ -92,16 +86,8 @@ impl Schedule {
                 });
             }
         }
-        let since = match pressure {
-            DiskPressure::None => None,
-            DiskPressure::Soft => Some(MetByTurns::note(&mut self.under_pressure, now)),
-            DiskPressure::Hard => {
-                MetByTurns::note(&mut self.under_pressure, now);
-                Some(MetByTurns::note(&mut self.under_hard_pressure, now))
-            }
-        };
-        self.under_pressure_since = since.map(|since| since.max(self.short_since));
-        self.rest = match self.under_pressure_since {
+        self.short_since = short_since;
+        self.rest = match short_since {
             None => REST,
             // Not for ever, should a walk not come to its end.
             Some(since)
@@ -122,25 +108,19 @@ impl Schedule {
         self.known.values().any(is_older)
     }
 
-    /// Ratio of the thread's sleep to the time that it has worked.
+    /// Ratio of the thread's sleep to the time that it has worked. No close walk waits for rests of others.
     pub fn rest(&self) -> u32 {
-        self.rest
-    }
-
-    /// Whether a close walk waits for others: if these rested, what it finds would be too uncertain again. It may be already.
-    pub fn awaits_close_walk(&self, now: u64) -> bool {
-        let awaits = |scan: &PodWalk| scan.is_close() && !scan.has_rested(now);
-        self.parked.iter().any(|scan| awaits(scan))
+        match self.parked.iter().any(|scan| scan.is_close) {
+            true => 0,
+            false => self.rest,
+        }
     }
 
     /// Chooses the next step: whose turn it is.
     pub fn next(&mut self, now: u64) -> NextStep {
         // A short disk waits for those that were not walked since: the large ones come after them.
         let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
-        let is_short = self.under_pressure_since.is_some();
-        let front = self.parked.front();
-        let is_close = front.is_some_and(|scan| scan.goes_first(is_short));
-        let goes_on = is_close && self.rest > 0 || alternates && !self.parked.is_empty();
+        let goes_on = alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
             Some((target, Some(due))) if due <= now && !goes_on => Some(target),
@@ -180,7 +160,7 @@ impl Schedule {
     }
 
     fn due(&self, known: &Known, began: u64) -> u64 {
-        let period = match self.under_pressure_since {
+        let period = match self.short_since {
             None => PERIOD,
             Some(since) if began < since => PRESSED_PERIOD,
             Some(_) => {
@@ -203,21 +183,17 @@ impl Schedule {
         }
     }
 
-    /// A walk has been begun in the place of one that was too uncertain after so much work: it is next.
-    pub fn walk_closely(&mut self, mut scan: PodWalk, worked: Duration) {
+    /// A close walk has been begun in the place of one that was too uncertain.
+    pub fn walk_closely(&mut self, scan: Box<PodWalk>) {
         if let Some(known) = self.known.get_mut(&scan.target.uid) {
-            scan.expect(known.worked.max(worked));
             known.state = WalkState::Open(scan.began());
-            self.parked.push_front(Box::new(scan));
+            self.parked.push_front(scan);
         }
     }
 
     /// A walk is interrupted; it goes on when its turn comes again.
     pub fn park(&mut self, mut scan: Box<PodWalk>) {
-        if scan.goes_first(self.under_pressure_since.is_some()) {
-            scan.park();
-            self.parked.push_front(scan);
-        } else if self.parked.len() < OPEN {
+        if scan.is_close || self.parked.len() < OPEN {
             scan.park();
             self.parked.push_back(scan);
         } else if let Some(known) = self.known.get_mut(&scan.target.uid)
@@ -263,7 +239,7 @@ mod tests {
     fn a_huge_pod_holds_up_no_other_one() {
         let begin = SECOND;
         let mut schedule = Schedule::default();
-        schedule.follow(&targets(3), DiskPressure::None, begin);
+        schedule.follow(&targets(3), None, begin);
         let turns = |schedule: &mut Schedule, after: u64, count: usize| {
             let now = begin + after * SECOND;
             let turn = |_| turn(schedule, now, &["00"], Duration::from_secs(1));
@@ -271,95 +247,46 @@ mod tests {
         };
         assert_eq!(turns(&mut schedule, 0, 5), ["00", "01", "02", "00", "00"]);
         // A new one is next, and those whose time has come take turns with it.
-        schedule.follow(&targets(4), DiskPressure::None, begin);
+        schedule.follow(&targets(4), None, begin);
         assert_eq!(turns(&mut schedule, 1, 2), ["03", "00"]);
         assert_eq!(turns(&mut schedule, 60, 5), ["01", "00", "02", "00", "00"]);
         // A pod that is gone is not walked to the end.
-        schedule.follow(
-            &Arc::new(targets(4)[1..].to_vec()),
-            DiskPressure::None,
-            begin,
-        );
+        schedule.follow(&Arc::new(targets(4)[1..].to_vec()), None, begin);
         assert_eq!(turns(&mut schedule, 60, 1), ["wait 1"]);
         // A short disk waits for all: the others come before it.
         let mut schedule = Schedule::default();
-        schedule.follow(&targets(3), DiskPressure::None, begin);
+        schedule.follow(&targets(3), None, begin);
         assert_eq!(turns(&mut schedule, 0, 4), ["00", "01", "02", "00"]);
-        schedule.follow(&targets(3), DiskPressure::Hard, begin + 60 * SECOND);
+        let later = begin + 60 * SECOND;
+        schedule.follow(&targets(3), Some(later), later);
         assert_eq!(turns(&mut schedule, 60, 3), ["01", "02", "00"]);
     }
 
-    /// A close walk goes on before others whose time has come, but not while a short disk waits for those.
-    #[test]
-    fn a_close_walk_goes_first_where_no_disk_is_short() {
-        for (pressure, expected) in [
-            (DiskPressure::None, ["00", "01", "02"]),
-            (DiskPressure::Hard, ["01", "02", "00"]),
-        ] {
-            let begin = SECOND;
-            let mut schedule = Schedule::default();
-            schedule.follow(&targets(3), DiskPressure::None, begin);
-            for _ in 0..3 {
-                turn(&mut schedule, begin, &["00"], Duration::from_secs(1));
-            }
-            let NextStep::Resume(walk) = schedule.next(begin) else {
-                panic!("the huge one goes on");
-            };
-            let close = walk.begin_closely(&MountPoints::default(), None);
-            schedule.walk_closely(close, Duration::ZERO);
-            let began = evictd_sys::clock::monotonic_ns();
-            let awaits = [began, began + 60 * SECOND].map(|now| schedule.awaits_close_walk(now));
-            assert_eq!(awaits, [true, false], "it has waited for a minute");
-            let now = begin + 60 * SECOND;
-            schedule.follow(&targets(3), pressure, now);
-            let turns = expected.map(|_| turn(&mut schedule, now, &[], Duration::from_secs(1)));
-            assert_eq!(turns, expected);
-        }
-    }
-
-    /// One pod needs two minutes, and another one is always being walked.
     // R10
     #[test]
-    fn a_close_walk_that_was_too_short_goes_first_for_longer_the_next_time() {
-        let mounts = MountPoints::default();
-        let begin = |target| Box::new(PodWalk::begin(target, &mounts, None));
+    fn nothing_rests_while_a_close_walk_is_under_way_and_it_is_not_dropped() {
         let mut schedule = Schedule::default();
-        schedule.follow(&targets(2), DiskPressure::None, SECOND);
+        let all = targets(OPEN + 2);
+        let uids: Vec<&str> = all.iter().map(|t| t.uid.as_str()).collect();
+        schedule.follow(&all, None, SECOND);
+        for _ in 0..OPEN + 1 {
+            turn(&mut schedule, SECOND, &uids, Duration::ZERO);
+        }
         let NextStep::Start(target) = schedule.next(SECOND) else {
-            panic!("both are new");
+            panic!("the last one is new");
         };
-        let rested = begin(target);
-        let turn = Duration::from_secs(10);
-        let mut is_certain = |worked: Duration, pressure: DiskPressure| {
-            let close = rested.begin_closely(&mounts, None);
-            let mut now = close.began();
-            schedule.follow(&targets(2), pressure, now - 61 * SECOND);
-            schedule.walk_closely(close, worked);
-            loop {
-                let mut scan = match schedule.next(now) {
-                    NextStep::Start(target) => begin(target),
-                    NextStep::Resume(scan) => scan,
-                    NextStep::Wait(_) => panic!("both are under way"),
-                };
-                now += nanos(turn);
-                if scan.target.uid == rested.target.uid {
-                    scan.worked += turn;
-                    if scan.worked >= 12 * turn {
-                        schedule.done(&scan);
-                        return !scan.has_rested(now);
-                    }
-                }
-                schedule.park(scan);
-            }
-        };
-        let calm = DiskPressure::None;
-        assert!(!is_certain(2 * turn, calm));
-        assert!(is_certain(Duration::ZERO, calm), "as the last one took");
-        assert!(
-            !is_certain(12 * turn, DiskPressure::Hard),
-            "others are awaited"
-        );
-        assert!(is_certain(12 * turn, calm));
+        assert_eq!(schedule.rest(), REST);
+        let mounts = MountPoints::default();
+        let walk = PodWalk::begin(target, &mounts, None);
+        schedule.walk_closely(walk.begin_closely(&mounts, None));
+        for _ in 0..2 * OPEN {
+            assert_eq!(schedule.rest(), 0);
+            turn(&mut schedule, SECOND, &uids, Duration::ZERO);
+        }
+        while schedule.rest() == 0 {
+            turn(&mut schedule, SECOND, &uids[..=OPEN], Duration::ZERO);
+        }
+        assert_eq!(schedule.rest(), REST, "it was walked");
     }
 
     #[test]
@@ -368,7 +295,7 @@ mod tests {
         let mut schedule = Schedule::default();
         let all = targets(OPEN + 3);
         let huge: Vec<&str> = all[..OPEN + 2].iter().map(|t| t.uid.as_str()).collect();
-        schedule.follow(&all, DiskPressure::None, begin);
+        schedule.follow(&all, None, begin);
         let mut turns = Vec::new();
         for _ in 0..2 * OPEN + 6 {
             turns.push(turn(&mut schedule, begin, &huge, Duration::ZERO));
@@ -390,7 +317,7 @@ mod tests {
         let all = targets(OPEN + 2);
         let huge: Vec<&str> = all[..OPEN].iter().map(|t| t.uid.as_str()).collect();
         let (small, large) = (&all[OPEN].uid, &all[OPEN + 1].uid);
-        schedule.follow(&all, DiskPressure::None, begin);
+        schedule.follow(&all, None, begin);
         // Each is begun once; the last two come to their ends.
         for _ in 0..OPEN + 1 {
             turn(&mut schedule, begin, &huge, SMALL);
@@ -416,13 +343,13 @@ mod tests {
                 turn(schedule, at(ms), &[], Duration::from_millis(worked));
             }
         };
-        schedule.follow(&pods, DiskPressure::None, begin);
+        schedule.follow(&pods, None, begin);
         assert_eq!(schedule.rest(), REST);
         walk_all(&mut schedule, 0, 1);
-        schedule.follow(&pods, DiskPressure::Hard, at(10_000));
+        schedule.follow(&pods, Some(at(10_000)), at(10_000));
         assert_eq!(schedule.rest(), 0);
         walk_all(&mut schedule, 10_000, 1);
-        schedule.follow(&pods, DiskPressure::Hard, at(10_001));
+        schedule.follow(&pods, Some(at(10_000)), at(10_001));
         assert_eq!(schedule.rest(), PRESSED_REST);
         // Quick walks are repeated soon; the slower they are, the later.
         let due = |schedule: &mut Schedule, ms| turn(schedule, at(ms), &[], Duration::ZERO);
@@ -431,20 +358,9 @@ mod tests {
         assert_eq!(due(&mut schedule, 12_000), "wait 15");
         walk_all(&mut schedule, 27_000, 5000);
         assert_eq!(due(&mut schedule, 27_000), "wait 60");
-        // Short by turns: not without rest each time.
-        schedule.follow(&pods, DiskPressure::None, at(28_000));
+        // Once it is short no more, the thread rests as before.
+        schedule.follow(&pods, None, at(28_000));
         assert_eq!(schedule.rest(), REST);
-        schedule.follow(&pods, DiskPressure::Hard, at(29_000));
-        assert_eq!(schedule.rest(), PRESSED_REST);
-        // A hard threshold waits for walks of its own, also where a soft one was met for long.
-        let mut schedule = Schedule::default();
-        schedule.follow(&pods, DiskPressure::Soft, begin);
-        walk_all(&mut schedule, 0, 5000);
-        schedule.follow(&pods, DiskPressure::Soft, at(1000));
-        assert_eq!(schedule.rest(), PRESSED_REST);
-        assert_eq!(due(&mut schedule, 1000), "wait 59");
-        schedule.follow(&pods, DiskPressure::Hard, at(1000));
-        assert_eq!((schedule.rest(), &*due(&mut schedule, 1000)), (0, "wait 1"));
     }
 
     // R10, R43
@@ -459,18 +375,20 @@ mod tests {
             (0..3).map(walk).collect::<Vec<_>>()
         };
         let all = ["00", "01", "02"];
+        let short_since = |schedule: &mut Schedule, since: u64, second: u64| {
+            schedule.follow(&pods, Some(at(since)), at(second));
+            schedule.rest()
+        };
         for second in [1, 61, 121] {
-            schedule.short_since = at(1);
-            schedule.follow(&pods, DiskPressure::Hard, at(second));
+            short_since(&mut schedule, 1, second);
             assert_eq!(walk_all(&mut schedule, second), all);
         }
-        schedule.follow(&pods, DiskPressure::Hard, at(125));
-        assert_eq!(schedule.rest(), PRESSED_REST);
-        schedule.short_since = at(125);
-        schedule.follow(&pods, DiskPressure::Hard, at(125));
-        assert_eq!(schedule.rest(), 0);
+        assert_eq!(short_since(&mut schedule, 1, 125), PRESSED_REST);
+        assert_eq!(short_since(&mut schedule, 125, 125), 0);
         assert_eq!(walk_all(&mut schedule, 125), all);
-        schedule.follow(&pods, DiskPressure::Hard, at(126));
-        assert_eq!(schedule.rest(), PRESSED_REST);
+        assert_eq!(short_since(&mut schedule, 125, 126), PRESSED_REST);
+        // That of the other one goes on.
+        assert_eq!(short_since(&mut schedule, 1, 127), PRESSED_REST);
+        assert_eq!(walk_all(&mut schedule, 127), ["wait 58"; 3]);
     }
 }
