@@ -28,7 +28,6 @@ mod planner;
 mod ranking;
 pub mod record;
 pub mod recorder;
-mod rises;
 pub mod round;
 pub mod sampling;
 mod select;
