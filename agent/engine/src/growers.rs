@@ -99,14 +99,13 @@ struct Watched {
 }
 
 impl Watched {
-    /// Growth by less than `noise` is no step.
-    fn observe(&mut self, time: u64, held: u64, noise: u64) {
+    fn observe(&mut self, time: u64, held: u64) {
         let sample = Sample {
             time,
             amount: held,
             ..Sample::default()
         };
-        self.growth.observe(sample, noise);
+        self.growth.observe(sample);
     }
 }
 
@@ -145,13 +144,13 @@ impl Growers {
             };
         }
         watched.placed = time;
-        watched.observe(time, held, self.jump);
+        watched.observe(time, held);
     }
 
     /// Takes in the same of one that has a place, which it may lose to another one all the same.
     pub fn observe(&mut self, id: u64, time: u64, held: u64) {
         if let Some(watched) = self.watched.iter_mut().find(|watched| watched.id == id) {
-            watched.observe(time, held, self.jump);
+            watched.observe(time, held);
         }
     }
 

@@ -5,16 +5,14 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use crate::{
-    rises::{PAUSE_NS, Rises},
-    units::{SECOND, is_zero, scaled},
-};
+use crate::units::{SECOND, is_zero, scaled};
 
 /// Windows: the shortest one, and each of the others twice as long as the one before.
 const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
 const SHORTEST_NS: u64 = 1_000_000;
-/// A growth may pause for [`PAUSE_NS`], or for this part of the window, before it counts as one that has ended.
+/// A growth may pause for so many nanoseconds, or for this part of the window, before it counts as one that has ended.
+const PAUSE_NS: u64 = SECOND / 8;
 const PAUSE_PART: u64 = 8;
 /// That of one pod for longer: it may wait for a processor, and what all grow by over a quarter of a second has it in it as long.
 const POD_PAUSE_NS: u64 = SECOND / 2;
@@ -23,8 +21,6 @@ const POD_PAUSE_NS: u64 = SECOND / 2;
 pub(crate) struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
-    #[serde(default, skip_serializing_if = "Rises::has_no_samples")]
-    rises: Rises,
 }
 
 /// Reads a growth. A file's times may contradict each other.
@@ -89,11 +85,6 @@ impl Sample {
         i128::from(self.amount) + i128::from(self.swapped) - i128::from(self.swap)
     }
 
-    /// The same without what no statistics list yet.
-    fn known(&self) -> i64 {
-        clamped(self.with_swapped() - i128::from(self.stat_lag))
-    }
-
     /// What of the growth tells nothing yet: memory that is in no statistics may be page cache, and kernel memory may
     /// keep track of it.
     fn unknown_since(&self, begin: Self) -> i128 {
@@ -112,10 +103,6 @@ impl Sample {
 
 fn unsigned(amount: i128) -> u64 {
     u64::try_from(amount.max(0)).unwrap_or(u64::MAX)
-}
-
-fn clamped(amount: i128) -> i64 {
-    i64::try_from(amount).unwrap_or(if amount < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Beginning of one window, and of the next one.
@@ -175,15 +162,14 @@ pub(crate) struct Grown {
 }
 
 impl Growth {
-    /// Takes in a sample; times go forward. Growth below `noise` is no step of a growth.
-    pub fn observe(&mut self, sample: Sample, noise: u64) {
+    /// Takes in a sample; times go forward.
+    pub fn observe(&mut self, sample: Sample) {
         let time = sample.time;
         if self.latest.is_some_and(|latest| time <= latest.time) {
             return;
         }
         self.rebase_on_pcp_free(sample.pcp_free);
         self.latest = Some(sample);
-        self.rises.observe(time, sample.known(), noise);
         let mut length = SHORTEST_NS;
         for window in &mut self.windows {
             match window.next {
@@ -221,8 +207,6 @@ impl Growth {
             window.next = window.next.and_then(without);
         }
         self.latest = self.latest.and_then(without);
-        self.rises.exclude_victim(held, since);
-        self.rises.rebase(clamped(-i128::from(held)));
     }
 
     /// Counts the samples anew where the lists of free pages are read from now on, or are read no longer: the amount is
@@ -244,19 +228,6 @@ impl Growth {
             window.next = window.next.map(counted_anew);
         }
         self.latest = self.latest.map(counted_anew);
-        let difference = i128::from(before) - i128::from(pcp_free);
-        self.rises.rebase(clamped(difference));
-    }
-
-    /// Forgets all samples, but for the steps that a victim cannot have made: those by more than it `held`.
-    pub fn forget(&mut self, held: u64) {
-        let mut rises = self.rises;
-        rises.exclude_victim(held, u64::MAX);
-        rises.begin_anew();
-        *self = Self {
-            rises,
-            ..Self::default()
-        };
     }
 
     /// The growth over each window, as of the latest amount; windows without a growth of at least `noise` are left out.
@@ -428,19 +399,12 @@ impl Growth {
         ends.min_by_key(|(time, _)| *time)
     }
 
-    /// Whether a growth has ended: over the last part of its window, a `pause` at least, it was an eighth as fast at most, and
-    /// it does not come in steps.
+    /// Whether a growth has ended: over the last part of its window, a `pause` at least, it was an eighth as fast at most.
     fn has_ended(&self, grown: Grown, pause: u64) -> bool {
         let pause = pause.max(grown.elapsed / PAUSE_PART);
         let mut parts = self.all_windows();
         let last_part = parts.find(|part| (pause..grown.elapsed).contains(&part.elapsed));
         last_part.is_some_and(|part| part.per_second() < grown.per_second() / PAUSE_PART)
-            && !self.comes_in_steps(grown)
-    }
-
-    fn comes_in_steps(&self, grown: Grown) -> bool {
-        let now = self.latest.map_or(0, |latest| latest.time);
-        self.rises.are_steps(grown.amount, now)
     }
 }
 
@@ -478,7 +442,6 @@ mod tests {
     use crate::units::MS;
 
     const MIB: u64 = 1 << 20;
-    const NOISE: u64 = MIB;
 
     fn lasts(elapsed: u64) -> u64 {
         elapsed.saturating_mul(16)
@@ -503,7 +466,7 @@ mod tests {
     fn steady(mib_per_second: u64, ms: u64) -> Growth {
         let mut growth = Growth::default();
         for t in 0..=ms {
-            growth.observe(sample(1 + t * MS, t * MIB * mib_per_second / 1000), NOISE);
+            growth.observe(sample(1 + t * MS, t * MIB * mib_per_second / 1000));
         }
         growth
     }
@@ -518,28 +481,26 @@ mod tests {
         assert!((19..=21).contains(&speed), "{speed}");
     }
 
-    /// A hundred MiB in a tenth of a second, and then nothing, or a step in each half second.
+    /// A hundred MiB in a tenth of a second, and then nothing.
     #[test]
     fn a_growth_that_has_ended_is_not_taken_to_go_on() {
-        let ends = |rest: u64, step: u64| {
+        let ends = |rest: u64| {
             let mut growth = steady(1000, 100);
             for t in 101..=100 + rest {
-                let steps = (t - 100) / 500 * step;
-                growth.observe(sample(1 + t * MS, (100 + steps) * MIB), NOISE);
+                growth.observe(sample(1 + t * MS, 100 * MIB));
             }
             growth.exhausts(immediate(50), MIB, lasts).is_some()
         };
-        assert!(ends(1, 0) && ends(100, 0));
-        assert!(!ends(600, 0) && !ends(2000, 0));
-        assert!((2000..3000).all(|rest| ends(rest, 20)));
+        assert!(ends(1) && ends(100));
+        assert!(!ends(600) && !ends(2000));
     }
 
     #[test]
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
-        growth.observe(sample(1001 * MS, MIB), NOISE);
+        growth.observe(sample(1001 * MS, MIB));
         assert_eq!(growth.exhausts(immediate(100), MIB, lasts), None);
-        growth.observe(sample(1002 * MS, 8 * MIB), NOISE);
+        growth.observe(sample(1002 * MS, 8 * MIB));
         let (end, _) = growth.exhausts(immediate(100), MIB, lasts).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
@@ -547,10 +508,10 @@ mod tests {
     #[test]
     fn what_shrinks_or_is_noise_exhausts_nothing() {
         let mut growth = Growth::default();
-        growth.observe(sample(1, 500 * MIB), NOISE);
-        growth.observe(sample(SECOND, 400 * MIB), NOISE);
+        growth.observe(sample(1, 500 * MIB));
+        growth.observe(sample(SECOND, 400 * MIB));
         assert_eq!(growth.exhausts(immediate(1), 1, lasts), None);
-        growth.observe(sample(2 * SECOND, 401 * MIB), NOISE);
+        growth.observe(sample(2 * SECOND, 401 * MIB));
         assert_eq!(growth.exhausts(immediate(1), 2 * MIB, lasts), None);
         assert!(growth.exhausts(immediate(1), MIB, lasts).is_some());
     }
@@ -561,7 +522,7 @@ mod tests {
         let mut growth = steady(100, 500);
         let (from, base) = (501 * MS, 10 * MIB);
         for t in 0..200 {
-            growth.observe(sample(1 + from + t * MS, base + t * MIB / 10), NOISE);
+            growth.observe(sample(1 + from + t * MS, base + t * MIB / 10));
         }
         let (_, grown) = growth.exhausts(immediate(50), MIB, lasts).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
@@ -597,16 +558,13 @@ mod tests {
         let end = |amount: u64, kernel: u64| {
             let mut growth = Growth::default();
             for t in [0, 1] {
-                growth.observe(
-                    Sample {
-                        time: 1 + t * SECOND,
-                        amount: t * amount * MIB,
-                        kernel: t * kernel * MIB,
-                        deferred: t * 120 * MIB,
-                        ..Sample::default()
-                    },
-                    NOISE,
-                );
+                growth.observe(Sample {
+                    time: 1 + t * SECOND,
+                    amount: t * amount * MIB,
+                    kernel: t * kernel * MIB,
+                    deferred: t * 120 * MIB,
+                    ..Sample::default()
+                });
             }
             growth.exhausts(headroom, 1, lasts).map(|(end, _)| end / MS)
         };
@@ -624,13 +582,10 @@ mod tests {
     fn what_lies_in_the_lists_of_the_cpus_is_no_growth_when_they_are_read() {
         let mut growth = Growth::default();
         let mut see = |ms: u64, amount: u64, pcp_free: u64| {
-            growth.observe(
-                Sample {
-                    pcp_free: pcp_free * MIB,
-                    ..sample(1 + ms * MS, amount * MIB)
-                },
-                NOISE,
-            );
+            growth.observe(Sample {
+                pcp_free: pcp_free * MIB,
+                ..sample(1 + ms * MS, amount * MIB)
+            });
             growth.over(4 * MS).map_or(0, |grown| grown.amount / MIB)
         };
         assert_eq!([see(0, 500, 0), see(2, 502, 0), see(4, 504, 0)], [0, 2, 4]);
@@ -646,13 +601,10 @@ mod tests {
         let end = |amounts: &[(u64, u64)]| {
             let mut growth = Growth::default();
             for (t, (amount, stat_lag)) in (0..).zip(amounts) {
-                growth.observe(
-                    Sample {
-                        stat_lag: stat_lag * MIB,
-                        ..sample(1 + t * MS, amount * MIB)
-                    },
-                    NOISE,
-                );
+                growth.observe(Sample {
+                    stat_lag: stat_lag * MIB,
+                    ..sample(1 + t * MS, amount * MIB)
+                });
             }
             growth
                 .exhausts(immediate(30), 6 * MIB, lasts)
@@ -670,7 +622,7 @@ mod tests {
     fn an_amount_between_two_samples_has_grown_steadily() {
         let mut growth = Growth::default();
         for (s, mib) in [(1, 100), (2, 140), (3, 60)] {
-            growth.observe(sample(s * SECOND, mib * MIB), NOISE);
+            growth.observe(sample(s * SECOND, mib * MIB));
         }
         let at = |ms: u64| growth.amount_at(ms * MS, SECOND) / MIB;
         assert_eq!(
@@ -689,7 +641,7 @@ mod tests {
     fn what_grows_after_a_pause_has_not_grown_in_it() {
         let mut growth = Growth::default();
         for (ms, mib) in [(0, 272), (1000, 272), (2000, 272), (2800, 300)] {
-            growth.observe(sample(1 + ms * MS, mib * MIB), NOISE);
+            growth.observe(sample(1 + ms * MS, mib * MIB));
         }
         let at = |ms: u64| growth.amount_at(1 + ms * MS, 250 * MS) / MIB;
         assert_eq!(
@@ -709,10 +661,10 @@ mod tests {
             let (mut growth, mut ms, mut before) = (Growth::default(), 0, 0);
             let amount = |ms: u64| ms * speed * MIB / 1000;
             for gap in gaps {
-                growth.observe(sample(1 + ms * MS, amount(ms)), NOISE);
+                growth.observe(sample(1 + ms * MS, amount(ms)));
                 (before, ms) = (ms, ms + gap);
             }
-            growth.observe(sample(1 + ms * MS, amount(ms)), NOISE);
+            growth.observe(sample(1 + ms * MS, amount(ms)));
             let since = before + ((ms - before) as f64 * part) as u64;
             let known = growth.amount_at(1 + since * MS, 250 * MS);
             prop_assert!(known.abs_diff(amount(since)) < 100, "{known} at {since} of {ms}");
@@ -736,7 +688,7 @@ mod tests {
             let mut growth = Growth::default();
             let (immediate, deferred, deferred_per_second) = headroom;
             for (time, amount) in samples {
-                growth.observe(sample(time, amount), NOISE);
+                growth.observe(sample(time, amount));
                 let _ = growth.exhausts(Headroom { immediate, deferred, deferred_per_second, swap: deferred }, noise, lasts);
             }
         }

@@ -27,7 +27,6 @@ mod planner;
 mod ranking;
 pub mod record;
 pub mod recorder;
-mod rises;
 pub mod round;
 pub mod sampling;
 mod select;

@@ -145,8 +145,7 @@ impl Pace {
     /// Takes in a look: the growth, and whether the threshold is met. `now` never goes back. Memory that a victim gave
     /// back in the middle of the look would pass for a growth of others: such a look tells nothing of growth.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
-        let noise = seen.noise(self.is_met());
-        if seen.skew <= noise {
+        if seen.skew <= seen.noise(self.is_met()) {
             let mut sample = Sample {
                 time: now,
                 amount: (seen.used.saturating_sub(seen.dying)).saturating_add(seen.estimated),
@@ -160,7 +159,7 @@ impl Pace {
             };
             let freed_late = self.growth.freed_late(sample);
             sample.stat_lag = sample.stat_lag.saturating_add(freed_late);
-            self.growth.observe(sample, noise);
+            self.growth.observe(sample);
         }
         let is_met_by_kubelet = seen.is_met_by_kubelet(self.is_resolving(now));
         if !is_met_by_kubelet {
@@ -229,17 +228,17 @@ impl Pace {
     /// A pod was evicted for this, or for something else that it gives back to this as well, or before the agent was
     /// started. Its growth is not told from that of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
-        self.evicted_holding(now, u64::MAX, None);
+        self.evicted_holding(now, None);
     }
 
-    /// Notes an eviction as [`Self::evicted`] does, of a pod that `held` so much: steps of a growth by more were of others.
-    /// Where it has held so much at every moment since a time, all that grew since then was others.
-    pub fn evicted_holding(&mut self, now: u64, held: u64, still_since: Option<u64>) {
+    /// Notes an eviction as [`Self::evicted`] does. `still`: what the pod has held at every moment since a time. All that grew
+    /// since then was others.
+    pub fn evicted_holding(&mut self, now: u64, still: Option<(u64, u64)>) {
         self.last_eviction = Some(now);
         self.evictions = self.evictions.saturating_add(1);
-        match still_since {
-            Some(since) => self.growth.exclude_victim(held, since),
-            None => self.growth.forget(held),
+        match still {
+            Some((held, since)) => self.growth.exclude_victim(held, since),
+            None => self.forget_growth(),
         }
     }
 
@@ -299,7 +298,7 @@ impl Pace {
 
     /// Forgets the growth that was seen: what was counted as victims' has become others'.
     pub fn forget_growth(&mut self) {
-        self.growth.forget(u64::MAX);
+        self.growth = Growth::default();
     }
 
     /// The scope or its threshold is another one; when a pod was last evicted stays known.

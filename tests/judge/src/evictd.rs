@@ -626,7 +626,8 @@ impl Pods for SimulatedPods<'_, '_> {
         let is_met = evictd.sample.shortage.is_met_by_kubelet(false);
         evictd.pace.note_own_eviction(is_met);
         let still_since = evictd.history.still_since(pod, usage);
-        evictd.pace.evicted_holding(now, held, still_since);
+        let still = still_since.map(|since| (held, since));
+        evictd.pace.evicted_holding(now, still);
         Attempt::Signalled(gives)
     }
 }

@@ -161,7 +161,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
         let mut pace = Pace::default();
         let (now, _) = looked(&mut pace, SECOND, 900, of);
         match is_still {
-            true => pace.evicted_holding(now, 5 * MIB, Some(SECOND)),
+            true => pace.evicted_holding(now, Some((5 * MIB, SECOND))),
             false => pace.evicted(now),
         }
         // It is gone a millisecond later.
@@ -593,7 +593,7 @@ fn whatever_a_pod_was_evicted_for_the_next_one_waits_for_half_of_what_is_left() 
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, MS, 8900, of);
     assert!(decision(&pace, now, &at).is_urgent());
-    pace.evicted_holding(now, 0, Some(MS));
+    pace.evicted_holding(now, Some((0, MS)));
     let waits = Decision::Wait { until: u64::MAX };
     let (now, at) = looked(&mut pace, now + MS, 3000, |ms| of(8901 + ms));
     assert_eq!(decision(&pace, now, &at), waits);

@@ -72,7 +72,7 @@ impl UsageGrowth {
                 amount: used.usage,
                 ..Sample::default()
             };
-            seen.growth.observe(sample, 1);
+            seen.growth.observe(sample);
         }
     }
 

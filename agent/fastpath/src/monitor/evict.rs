@@ -43,8 +43,6 @@ struct KillContext {
 struct VictimUsage {
     /// `None` if unknown.
     reading: Option<MemoryReading>,
-    /// Bytes of it that are swapped out.
-    swapped: u64,
     /// Time since which the victim has held as much, while others grew; in nanoseconds of CLOCK_MONOTONIC.
     still_since: Option<u64>,
 }
@@ -370,17 +368,11 @@ impl MemoryMonitor {
                 let is_met = watched.sample.shortage.is_met_by_kubelet(false);
                 watched.pace.note_own_eviction(by_kernel || is_met);
             }
-            let (is_limited, still_since) = (watched.scope.is_limited(), kill.held.still_since);
+            let is_limited = watched.scope.is_limited();
             let reading = kill.held.reading.map(|r| r.of_scope(is_limited));
-            let swapped = if still_since.is_none() {
-                kill.held.swapped
-            } else {
-                0
-            };
-            match reading.map(|reading| reading.unreclaimable() + swapped) {
-                Some(held) => watched.pace.evicted_holding(at, held, still_since),
-                None => watched.pace.evicted(at),
-            }
+            let held = reading.map(|reading| reading.unreclaimable());
+            let still = held.zip(kill.held.still_since);
+            watched.pace.evicted_holding(at, still);
         }
     }
 
@@ -425,7 +417,6 @@ impl MemoryMonitor {
         let history = &self.pods.table.history;
         VictimUsage {
             reading: Some(reading),
-            swapped: entry.swapped(&reading),
             still_since: history.still_since(victim, reading.usage),
         }
     }

@@ -8,10 +8,7 @@ use std::{
     },
 };
 
-use evictd_engine::{
-    kubelet_times::MONITORING_INTERVAL_NS, model::usage::MemoryReading, shortage::LimitedGrowth,
-};
-use evictd_sys::clock::monotonic_ns;
+use evictd_engine::{model::usage::MemoryReading, shortage::LimitedGrowth};
 
 use crate::cgroup::{
     memory::{MemoryCgroup, read_limit},
@@ -37,8 +34,6 @@ pub struct LimitedCgroup {
     limit: File,
     /// Bytes of the limit when it was read last.
     last: AtomicU64,
-    /// Time at which it was last found to be raised, in nanoseconds of CLOCK_MONOTONIC; 0 where it was not.
-    raised: AtomicU64,
     swapped: SwapUsage,
 }
 
@@ -61,9 +56,6 @@ impl LimitedCgroups {
         let before = before.map_or(&[][..], |before| &before.list);
         let open = |cgroup: &FollowedCgroup| {
             let same = before.iter().find(|open| open.memory.id() == cgroup.id);
-            if let Some(same) = same {
-                same.look_at_limit();
-            }
             let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
             same.cloned().or_else(open)
         };
@@ -89,9 +81,14 @@ impl LimitedCgroups {
         others.any(|cgroup| LimitedCgroup::open(cgroup, &self.pod).is_some())
     }
 
-    /// Takes note of limits that were raised; the kubelet resizes pods. For threads of normal priority.
+    /// Takes note of other limits; the kubelet resizes pods. For threads of normal priority.
     pub fn look_at_limits(&self) {
-        self.list.iter().for_each(|one| one.look_at_limit());
+        for one in &self.list {
+            // By a file of its own: the fast path would wait for a reader of the open one that has lost its CPU.
+            if let Ok(Some(limit)) = one.memory.limit() {
+                one.last.store(limit, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The open `memory.stat` of the pod, or of one of them, by the kernel's id of the cgroup.
@@ -149,8 +146,6 @@ impl LimitedCgroups {
     }
 }
 
-/// A limit that was found raised so many nanoseconds ago, the kubelet's monitoring interval, ends a growth again.
-const SETTLED_NS: u64 = MONITORING_INTERVAL_NS;
 /// Charges that must not fail (`__GFP_NOFAIL`, `__GFP_HIGH`, `PF_MEMALLOC`) go past a limit by pages, and by no more than
 /// this part of it.
 const FORCED_PART: u64 = 32;
@@ -174,35 +169,16 @@ impl LimitedCgroup {
             memory,
             limit,
             last,
-            raised: AtomicU64::new(0),
             swapped: SwapUsage::open(&cgroup.path),
         })
     }
 
-    /// By a file of the caller's own: the fast path would wait for a reader of the open one that has lost its CPU.
-    fn look_at_limit(&self) {
-        if let Ok(Some(limit)) = self.memory.limit() {
-            self.note_limit(limit, monotonic_ns());
-        }
-    }
-
-    /// Takes note of the limit as it is at a time, in nanoseconds of CLOCK_MONOTONIC.
-    fn note_limit(&self, limit: u64, now: u64) {
-        if self.last.swap(limit, Ordering::Relaxed) < limit {
-            self.raised.store(now, Ordering::Relaxed);
-        }
-    }
-
-    /// Limit and memory; `None` where it is past its limit, or where that was raised lately: a pod that may write its own
-    /// cgroups could raise it ahead of its growth.
+    /// Limit and memory; `None` where it is past its limit.
     fn read(&self) -> Option<(u64, MemoryReading)> {
         let (limit, reading) = (read_limit(&self.limit).ok()??, self.memory.read().ok()?);
         let most = limit.saturating_add(limit / FORCED_PART);
-        let now = monotonic_ns();
-        self.note_limit(limit, now);
-        let raised = self.raised.load(Ordering::Relaxed);
-        let is_settled = raised == 0 || now.saturating_sub(raised) >= SETTLED_NS;
-        (is_settled && reading.usage <= most).then_some((limit, reading))
+        self.last.store(limit, Ordering::Relaxed);
+        (reading.usage <= most).then_some((limit, reading))
     }
 }
 
@@ -269,11 +245,9 @@ mod tests {
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
-        // Raised, by the pod itself perhaps.
-        uses("sidecar", 49, &mib(195));
-        assert_eq!(seen("sidecar"), None);
-        let anew = LimitedCgroups::reopen(&found, &pod, Some(&limited));
-        assert_eq!(anew.read(position("sidecar")), None);
+        // A pod that is resized in place.
+        uses("sidecar", 49, &mib(60));
+        assert_eq!(seen("sidecar"), Some((48, 12)));
         // At its limit, with charges that the kernel has forced.
         uses("app", 121, &mib(120));
         assert_eq!(seen("app"), Some((140, 0)));

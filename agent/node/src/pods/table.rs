@@ -152,12 +152,7 @@ impl PodEntry {
     pub fn held(&self, reading: &MemoryReading) -> u64 {
         reading
             .unreclaimable()
-            .saturating_add(self.swapped(reading))
-    }
-
-    /// Bytes that are in its swap alone. Does not allocate.
-    pub fn swapped(&self, reading: &MemoryReading) -> u64 {
-        self.swapped.read(reading.swap_cached)
+            .saturating_add(self.swapped.read(reading.swap_cached))
     }
 
     /// Ids of its cgroups that are followed, its own first.
