@@ -130,6 +130,7 @@ pub fn settings(mode: Mode, mut config: Value) -> PlannerSettings {
         strategy: config.ranking_strategy,
         mode,
         fastpath_signals: Vec::new(),
+        kubelets_signals: Vec::new(),
         has_api_server: false,
     }
 }

@@ -213,6 +213,7 @@ impl Node {
             threshold,
             resolved: threshold,
             floor,
+            is_kubelets: false,
         };
         let thresholds = |_| amounts(options.threshold, options.floor);
         let (cgroup, kind) = if options.machine {

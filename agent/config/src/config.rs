@@ -6,7 +6,7 @@ use std::{
 };
 
 use evictd_engine::{
-    ThresholdValue,
+    Threshold, ThresholdValue,
     accounting::Floor,
     model::settings::{EvictionConfig, MemoryHook, MitigationConfig, Mode, RankingStrategy},
 };
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     ClusterConfig, ConfigError, CriConfig, EvictionFields, FilesystemPaths, KubeletDocument,
-    KubeletFiles, KubeletSource, MetricsTls, Origins, PinnedGuardConfig, PolicyConfig,
+    KubeletFiles, KubeletSource, MetricsTls, Origin, Origins, PinnedGuardConfig, PolicyConfig,
     decode::ObjectDecoder,
     document::{read_document, read_written_document},
     drop_ins::HARD,
@@ -242,6 +242,13 @@ impl Config {
         fields.deny_unknown_fields()?;
         config.check()?;
         Ok(config)
+    }
+
+    /// Whether the node's kubelet acts on this hard threshold as well, but for a step that raises it here. In mode `kubelet` it is
+    /// evictd that acts.
+    pub fn follows_kubelet(&self, threshold: &Threshold) -> bool {
+        let is_own = self.origins.of(threshold) == Origin::Own;
+        self.cluster.is_some() && self.mode == Mode::Evictd && !is_own
     }
 
     /// Refuses fields that contradict each other.

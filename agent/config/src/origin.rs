@@ -42,7 +42,7 @@ impl fmt::Display for Origin {
 }
 
 /// Where each threshold comes from. All values are equal to each other: a reload that finds the same thresholds in
-/// another place has nothing to put in force.
+/// another place has nothing to put in force; whether the kubelet has its turn at them changes with the next value.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     pub(super) hard: BTreeMap<Signal, Origin>,

@@ -144,6 +144,7 @@ fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
         strategy: RankingStrategy::Kubelet,
         mode: Mode::Evictd,
         fastpath_signals: Vec::new(),
+        kubelets_signals: Vec::new(),
         has_api_server: false,
     };
     bencher

@@ -30,6 +30,8 @@ pub struct MemoryThresholds {
     pub resolved: u64,
     /// Bytes available below which the kernel program kills by itself; `None` where it never does.
     pub floor: Option<u64>,
+    /// The hard threshold is the kubelet's own ([`Shortage::is_kubelets`]).
+    pub is_kubelets: bool,
 }
 
 /// One of the amounts of [`MemoryThresholds`].
@@ -108,6 +110,7 @@ impl MemoryThresholds {
             threshold: hard,
             resolved: threshold.resolved_amount(capacity).max(hard),
             floor: floor.below(hard, capacity),
+            is_kubelets: false,
         }
     }
 
@@ -180,6 +183,7 @@ impl MemoryThresholds {
             threshold,
             resolved,
             floor,
+            ..self
         }
     }
 
@@ -439,6 +443,7 @@ impl Accounting {
         let MemoryThresholds {
             threshold,
             resolved,
+            is_kubelets,
             ..
         } = self.thresholds;
         // The kernel's own count of the machine is the better one.
@@ -490,6 +495,7 @@ impl Accounting {
             guard_amount: amount.min(threshold),
             limited_growth: LimitedGrowth::default(),
             pcp_free: machine.map_or(0, |guard| guard.pcp_free),
+            is_kubelets,
         }
     }
 

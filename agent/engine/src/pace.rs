@@ -439,7 +439,8 @@ impl PaceInputs {
         let Some(ripe) = pace.due_at(self.profile) else {
             return Decision::Calm;
         };
-        let deficit = seen.deficit(pace.is_resolving(self.now));
+        let resolves = pace.is_resolving(self.now);
+        let deficit = seen.deficit(resolves);
         if self.pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }
@@ -447,7 +448,9 @@ impl PaceInputs {
             .last_eviction
             .max(pace.last_elsewhere)
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
-        let until = ripe.max(after_last);
+        // After an eviction, too: the kubelet's next look comes within its interval.
+        let turn = seen.kubelets_turn(resolves);
+        let until = ripe.max(after_last).saturating_add(turn);
         if self.now < until {
             return Decision::Wait { until };
         }

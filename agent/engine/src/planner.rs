@@ -249,14 +249,18 @@ impl Planner {
     /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:
     /// disruption budgets no longer count.
     pub fn is_hard_due(&self, now: i64, seen: &Observations, signal: Signal) -> bool {
-        let capacity = seen.get(signal).map_or(0, |seen| seen.capacity);
-        let hard = self.pressure.threshold(signal, true, capacity);
+        let Some(now_seen) = seen.get(signal) else {
+            return false;
+        };
+        let hard = self.pressure.threshold(signal, true, now_seen.capacity);
         let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
             return false;
         };
         let profile = PaceProfile::for_threshold(signal, true);
         let due_at = self.paces.of(hard).due_at(profile);
-        self.settings.mode == Mode::Kubelet || due_at.is_some_and(|at| at <= unsigned_ns(now))
+        let turn = self.shortage(hard, now_seen).kubelets_turn(false);
+        let is_over = |at: u64| at.saturating_add(turn) <= unsigned_ns(now);
+        self.settings.mode == Mode::Kubelet || due_at.is_some_and(is_over)
     }
 
     /// Whether a threshold that is due leads to evictions here.
@@ -437,6 +441,9 @@ impl Planner {
             (Resource::EphemeralStorage, Some(Some(capacity))) => *capacity,
             _ => seen.capacity,
         };
+        // Files do not come back so soon, and a soft threshold is evictd's alone.
+        let waits = threshold.is_hard() && !signal.resource().is_of_files();
+        let is_kubelets = self.settings.kubelets_signals.contains(&signal);
         Shortage {
             available,
             threshold: threshold.amount(seen.capacity),
@@ -446,6 +453,7 @@ impl Planner {
                 immediate: available,
                 ..Headroom::default()
             },
+            is_kubelets: waits && is_kubelets && !threshold.is_raised(seen.capacity),
             ..Shortage::default()
         }
     }

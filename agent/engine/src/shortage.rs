@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     growth::{Headroom, grown_in},
-    kubelet_times::MONITORING_INTERVAL_NS,
+    kubelet_times::{KUBELET_TURN_NS, MONITORING_INTERVAL_NS},
     units::{MS, SECOND, is_zero},
 };
 
@@ -82,6 +82,9 @@ pub struct Shortage {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[serde(rename = "inLists")]
     pub pcp_free: u64,
+    /// The threshold is the kubelet's own: it acts at the same amount.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_kubelets: bool,
 }
 
 impl Shortage {
@@ -113,6 +116,15 @@ impl Shortage {
     /// Whether the threshold is met by the kubelet's own count, whatever the guard leaves.
     pub fn is_met_by_kubelet(&self, resolves: bool) -> bool {
         self.counted_deficit(resolves) > 0
+    }
+
+    /// How much longer, in nanoseconds, a pod waits that is not urgent, so that the kubelet's eviction is seen first: it makes
+    /// none for what the guard alone finds short.
+    pub(crate) fn kubelets_turn(&self, resolves: bool) -> u64 {
+        match self.is_kubelets && self.is_met_by_kubelet(resolves) {
+            true => KUBELET_TURN_NS,
+            false => 0,
+        }
     }
 
     /// Amount that is missing for the threshold not to be met. The minimum reclaim is the kubelet's.

@@ -80,7 +80,7 @@ impl Cgroup<'_> {
         let thresholds = |_| MemoryThresholds {
             threshold: THRESHOLD,
             resolved: THRESHOLD,
-            floor: None,
+            ..MemoryThresholds::default()
         };
         FastPathSetup {
             scopes: vec![Scope::open(cgroup, ScopeKind::Node, thresholds, false).unwrap()],
@@ -307,7 +307,7 @@ fn another_capacity_leaves_the_pace() {
     let thresholds = |capacity: u64| MemoryThresholds {
         threshold: capacity / 4,
         resolved: capacity / 4,
-        floor: None,
+        ..MemoryThresholds::default()
     };
     fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
     let open = || MemoryCgroup::open(dir.path()).unwrap();
@@ -880,7 +880,7 @@ fn a_dip_is_over_where_the_threshold_is() {
     watch.scopes[0].scope.set_thresholds(MemoryThresholds {
         threshold: THRESHOLD,
         resolved: THRESHOLD + 50 * MIB,
-        floor: None,
+        ..MemoryThresholds::default()
     });
     let under_pressure = |watch: &mut MemoryMonitor, left: i64| {
         let used = (412 * MIB).saturating_add_signed(-left * MIB.cast_signed());

@@ -97,6 +97,7 @@ mod tests {
                 strategy: RankingStrategy::Kubelet,
                 mode: Mode::Evictd,
                 fastpath_signals: Vec::new(),
+                kubelets_signals: Vec::new(),
                 has_api_server: true,
             },
             sources: SignalSources::new(memory, None, None, None),

@@ -211,6 +211,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         strategy,
         mode,
         fastpath_signals: Vec::new(),
+        kubelets_signals: Vec::new(),
         has_api_server: false,
     });
     let mut evicted: Vec<String> = Vec::new();

@@ -133,6 +133,7 @@ fn pace(mode: Mode) -> &'static str {
 
 const PACE: &str = "
 A met hard threshold evicts one pod, and the next one ten seconds later. That of memory or of process ids must have been met for ten seconds.
+In a cluster both times are 14 seconds for memory and process ids where the threshold is the kubelet's own and no step raises it: the kubelet has its turn.
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
 Then pods are evicted at once: as many as are needed to last until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.

@@ -142,7 +142,7 @@ fn accounting(world: &World<'_>) -> Accounting {
         thresholds: MemoryThresholds {
             threshold,
             resolved,
-            floor: None,
+            ..MemoryThresholds::default()
         },
         is_machine,
         is_limited: !is_machine,

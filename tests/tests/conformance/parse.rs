@@ -93,7 +93,7 @@ fn people_get_a_table() {
     let outcome = evictd(["thresholds", "--config", &empty]);
     // What follows is when pods go, in words.
     let (table, pace) = outcome.stdout.split_once("\n\n").unwrap();
-    assert_eq!(pace.lines().count(), 5, "{pace}");
+    assert_eq!(pace.lines().count(), 6, "{pace}");
     assert_eq!(
         format!("{table}\n"),
         "SIGNAL                       BELOW  GRACE PERIOD  MIN RECLAIM  FROM\n\

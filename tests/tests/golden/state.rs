@@ -44,6 +44,7 @@ fn incident(is_full: bool) -> Incident {
         swap_free: 0,
         guard_amount: 8,
         pcp_free: 0,
+        is_kubelets: false,
         limited_growth: LimitedGrowth {
             grown: 24,
             growth: 19,

@@ -521,6 +521,62 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     has(note, &says);
 }
 
+/// A node with the kubelet's own threshold in force, which two pods meet: evictd would take `first`. With the agent, and when it
+/// was started, in nanoseconds of CLOCK_MONOTONIC.
+fn at_the_kubelets_threshold(name: &str) -> Result<(ClusterNode, [Hog; 2], Agent, u64)> {
+    let mut member = ClusterNode::new(name, 256)?;
+    let kubelet = member.dir().join("kubelet.yaml");
+    fs::write(&kubelet, "evictionHard: {memory.available: 64Mi}\n")?;
+    member.config["evictionHard"].take();
+    member.config["cluster"]["kubeletConfig"] = json!(kubelet);
+    let pods = [("first", 1, "110"), ("second", 2, "100")];
+    let hogs = pods.map(|(name, number, mib)| {
+        let pod = member.best_effort(name, number);
+        Hog::start(&pod, &["--mib", mib]).unwrap()
+    });
+    assert!(member.cgroup.holds(205));
+    let started = monotonic_ns();
+    let agent = member.start()?;
+    Ok((member, hogs, agent, started))
+}
+
+/// The kubelet has looked last before evictd's ten seconds are over, and its pod is seen to have failed after them: what takes
+/// so long is the end of the containers.
+// R43
+#[test]
+fn a_pod_that_the_kubelet_is_ending_is_enough() {
+    let (member, hogs, agent, started) = as_root!(at_the_kubelets_threshold("ending").unwrap());
+    let [mut first, mut second] = hogs;
+    sleep_from(started, Duration::from_secs(12));
+    second.kill().unwrap();
+    sleep_from(started, Duration::from_millis(12_500));
+    let mut evicted = apiserver::pod("second", &ClusterNode::uid(2), "BestEffort", 0, None);
+    evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+    member.server.state().put_pod(evicted);
+    sleep_from(started, Duration::from_secs(25));
+    assert!(first.is_alive());
+    drop(agent);
+    assert!(member.evictions().is_empty());
+}
+
+/// It has evicted none in its turn.
+// R43
+#[test]
+fn where_the_kubelet_evicts_none_a_pod_goes_after_its_turn() {
+    let (member, hogs, agent, started) = as_root!(at_the_kubelets_threshold("turn").unwrap());
+    let [mut first, mut second] = hogs;
+    first.killed();
+    assert_eq!(member.evicted(1), ["first"]);
+    sleep_from(started, Duration::from_secs(25));
+    assert!(second.is_alive());
+    drop(agent);
+    let evictions = member.evictions();
+    assert_eq!(evictions.len(), 1);
+    assert!(!evictions[0].pace.as_ref().unwrap().urgent);
+    let waited = evictions[0].stages.signalled - started;
+    assert!(waited >= 14_000_000_000, "{waited}");
+}
+
 /// A server that answers for pods and not for policies: no agent of this node has known any.
 #[test]
 fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
@@ -541,6 +597,25 @@ fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
     assert!(hogs.iter_mut().all(Hog::is_alive));
     drop(agent);
     assert!(member.evictions().is_empty());
+}
+
+/// kind or k3s in a pod: on cgroup v2 its pods may lie beside this node's, and nothing of this cluster tells of them.
+// R12
+#[test]
+fn pods_of_a_cluster_in_a_pod_are_left_alone() {
+    let (member, wild) = as_root!(ClusterNode::with_wild("nested").unwrap());
+    let inner = format!(
+        "docker/ab12/kubepods/besteffort/pod{}/c1",
+        ClusterNode::uid(9)
+    );
+    let inner = member.cgroup.child(&inner).unwrap();
+    let _own = Hog::start(&wild, &["--mib", "40"]).unwrap();
+    let agent = connected(&member);
+    // By the OOM killer.
+    Hog::until_killed(&inner, &["--mib", "1024", "--rate", "200"]);
+    assert_eq!(member.evicted(1), ["wild"]);
+    drop(agent);
+    assert_eq!(member.evictions().len(), 1);
 }
 
 /// The fast path sees that it does not die: its pod has one Event, and it is counted once.

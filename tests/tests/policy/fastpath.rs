@@ -166,7 +166,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
         thresholds: MemoryThresholds {
             threshold: mib(400),
             resolved: mib(400),
-            floor: None,
+            ..MemoryThresholds::default()
         },
         shadow: false,
         strategy: RankingStrategy::Kubelet,

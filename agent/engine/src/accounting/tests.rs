@@ -13,7 +13,7 @@ fn at(threshold: u64) -> MemoryThresholds {
     MemoryThresholds {
         threshold: threshold * MIB,
         resolved: threshold * MIB,
-        floor: None,
+        ..MemoryThresholds::default()
     }
 }
 
@@ -296,6 +296,7 @@ fn half_of_the_threshold_stands_in_for_a_floor_that_is_not_below_it() {
             threshold: 100 * MIB,
             resolved: 120 * MIB,
             floor: below.map(|mib: u64| mib * MIB),
+            is_kubelets: false,
         };
         assert_eq!(of(Signal::MemoryAvailable, floor), expected);
         let told = floor.replaced(100 * MIB, signed(1000 * MIB));

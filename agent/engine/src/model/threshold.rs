@@ -158,6 +158,11 @@ impl Threshold {
         self.value.amount(capacity)
     }
 
+    /// Whether a step raises the threshold, given the capacity of the resource: it may be cut to nothing.
+    pub fn is_raised(&self, capacity: i64) -> bool {
+        self.amount(capacity) > self.value.base().amount(capacity)
+    }
+
     /// The amount that must be available for a threshold that was met to be met no longer.
     pub fn resolved_amount(&self, capacity: i64) -> u64 {
         let reclaim = self

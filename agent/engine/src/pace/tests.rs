@@ -1,5 +1,5 @@
 use super::*;
-use crate::growth::Headroom;
+use crate::{growth::Headroom, kubelet_times::KUBELET_TURN_NS};
 
 const MIB: u64 = 1 << 20;
 const THRESHOLD: u64 = 100 * MIB;
@@ -124,6 +124,48 @@ fn a_slow_growth_goes_at_the_kubelets_pace() {
     let wait = Decision::Wait { until };
     let (now, at) = looked(&mut pace, now + MS, 9000, |_| seen(425, 0));
     assert_eq!(decision(&pace, now, &at), wait);
+    pace.observe(until, &at);
+    assert_eq!(decision(&pace, until, &at), ONE_PACED);
+}
+
+/// At the kubelet's own threshold it may have evicted a pod of which the API server does not tell yet.
+// R43
+#[test]
+fn the_kubelet_has_its_turn_at_its_own_threshold() {
+    let shared = |hard: u64| Shortage {
+        is_kubelets: true,
+        ..seen(hard, 0)
+    };
+    let until = SECOND + MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS + KUBELET_TURN_NS;
+    let mut pace = Pace::default();
+    let (now, at) = looked(&mut pace, SECOND, 14_040, |_| shared(420));
+    assert_eq!(decision(&pace, now, &at), Decision::Wait { until });
+    pace.observe(until, &at);
+    assert_eq!(decision(&pace, until, &at), ONE_PACED);
+    pace.evicted(until);
+    let next = until + MONITORING_INTERVAL_NS + KUBELET_TURN_NS;
+    let (now, at) = looked(&mut pace, until + MS, 13_990, |_| shared(420));
+    assert_eq!(decision(&pace, now, &at), Decision::Wait { until: next });
+    pace.observe(next, &at);
+    assert_eq!(decision(&pace, next, &at), ONE_PACED);
+
+    // What becomes urgent in the kubelet's turn goes at once.
+    let mut pace = Pace::default();
+    let (now, at) = looked(&mut pace, SECOND, 12_000, |_| shared(420));
+    assert_eq!(decision(&pace, now, &at), Decision::Wait { until });
+    let (now, at) = looked(&mut pace, now + MS, 500, |ms| shared(420 + ms / 10));
+    assert!(decision(&pace, now, &at).is_urgent());
+
+    // For what the guard alone finds short the kubelet has none: its own count finds 120 MiB.
+    let guarded = Shortage {
+        beyond_guard: 28 * MIB,
+        guard_amount: THRESHOLD,
+        ..shared(420)
+    };
+    let mut pace = Pace::default();
+    let until = SECOND + MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
+    let (now, at) = looked(&mut pace, SECOND, 10_040, |_| guarded);
+    assert_eq!(decision(&pace, now, &at), Decision::Wait { until });
     pace.observe(until, &at);
     assert_eq!(decision(&pace, until, &at), ONE_PACED);
 }

@@ -32,6 +32,8 @@ pub struct PlannerSettings {
     pub mode: Mode,
     /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
     pub fastpath_signals: Vec<Signal>,
+    /// Signals whose hard thresholds are the kubelet's, but for a step that raises them: the kubelet acts there as well.
+    pub kubelets_signals: Vec<Signal>,
     /// Soft thresholds ask the API server, which static pods do not end by; killed, they keep their files: the kubelet
     /// starts them again with them.
     pub has_api_server: bool,

@@ -57,6 +57,7 @@ impl Scene {
             strategy: RankingStrategy::Kubelet,
             mode: Mode::Evictd,
             fastpath_signals: Vec::new(),
+            kubelets_signals: Vec::new(),
             has_api_server: true,
         };
         Self {

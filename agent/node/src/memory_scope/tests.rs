@@ -17,7 +17,7 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
     let thresholds = |_| MemoryThresholds {
         threshold,
         resolved: threshold,
-        floor: None,
+        ..MemoryThresholds::default()
     };
     let root = MemoryCgroup::open(dir).unwrap();
     let kind = ScopeKind::Machine { total: 1000 * MIB };
@@ -84,7 +84,7 @@ fn threshold() -> MemoryThresholds {
     MemoryThresholds {
         threshold: 100 * MIB,
         resolved: 100 * MIB,
-        floor: None,
+        ..MemoryThresholds::default()
     }
 }
 
@@ -147,7 +147,7 @@ fn container(dir: &Path, limit: &str) -> Scope {
     let thresholds = |capacity| MemoryThresholds {
         threshold: capacity / 10,
         resolved: capacity / 10,
-        floor: None,
+        ..MemoryThresholds::default()
     };
     let root = MemoryCgroup::open(dir).unwrap();
     let kind = ScopeKind::Machine { total: 1000 * MIB };

@@ -220,7 +220,10 @@ fn planner_settings(config: &Config, layout: Layout) -> PlannerSettings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
         tracing::warn!(%threshold, "the threshold is ignored: {FOLLOWS}");
     }
+    let thresholds = config.eviction.thresholds.iter();
+    let kubelets = thresholds.filter(|t| t.is_hard() && config.follows_kubelet(t));
     PlannerSettings {
+        kubelets_signals: kubelets.map(|t| t.signal).collect(),
         eviction: config.eviction.clone(),
         layout,
         strategy: config.ranking_strategy,

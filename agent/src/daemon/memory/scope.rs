@@ -6,6 +6,7 @@ use evictd_config::Config;
 use evictd_engine::{
     Signal, Threshold,
     accounting::{Amount, GUARD, MemoryThresholds},
+    hard_threshold,
     units::signed,
 };
 use evictd_node::{
@@ -140,7 +141,13 @@ impl From<ScopeError> for RunError {
 /// Computes what must stay available of a signal.
 pub fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
     let thresholds = &config.eviction.thresholds;
-    MemoryThresholds::from_thresholds(thresholds, signal, capacity, config.kernel_floor.floor())
+    let floor = config.kernel_floor.floor();
+    let hard = hard_threshold(thresholds, signal, signed(capacity));
+    let is_kubelets = |t: &Threshold| config.follows_kubelet(t) && !t.is_raised(signed(capacity));
+    MemoryThresholds {
+        is_kubelets: hard.is_some_and(is_kubelets),
+        ..MemoryThresholds::from_thresholds(thresholds, signal, capacity, floor)
+    }
 }
 
 /// Warns where the floor of a scope is not the configured one.
@@ -203,6 +210,42 @@ mod tests {
         let of_pods = Signal::AllocatableMemoryAvailable;
         assert_eq!(amounts(of_pods, 1000), (200, 230));
         assert_eq!(amounts(of_pods, 4000), (400, 430));
+    }
+
+    // R43
+    #[test]
+    fn the_kubelets_threshold_is_its_own_where_the_node_has_a_kubelet_and_no_step_of_ours() {
+        let kubelet = json!({ "evictionHard": {"memory.available": "100Mi"} });
+        let [of_node, of_pods] = Signal::MEMORY;
+        let cluster = json!({ "nodeName": "n1" });
+        let is_kubelets = |own: Value, kubelet: Option<&Value>, signal, mib: u64| {
+            let config = Config::from_values(own, kubelet.cloned()).unwrap();
+            thresholds(&config, signal, mib * MIB).is_kubelets
+        };
+        let of = |field: &str, value: Value| {
+            let mut own = json!({ "cluster": cluster });
+            own[field] = value;
+            own
+        };
+        let amount = || json!({ "memory.available": "100Mi" });
+        let nothing = of("shadow", json!(false));
+        for kubelet in [Some(&kubelet), None] {
+            for signal in [of_node, of_pods] {
+                assert!(is_kubelets(nothing.clone(), kubelet, signal, 8192));
+            }
+        }
+        let fallback = of("evictionHardFallback", amount());
+        assert!(is_kubelets(fallback, None, of_node, 8192));
+        let own = of("evictionHard", amount());
+        assert!(!is_kubelets(own, Some(&kubelet), of_node, 8192));
+        let stepped = of("evictionHardAboveKubelet", amount());
+        assert!(!is_kubelets(stepped.clone(), Some(&kubelet), of_node, 8192));
+        // A tenth of the node is less than the kubelet's.
+        assert!(is_kubelets(stepped.clone(), Some(&kubelet), of_node, 512));
+        assert!(is_kubelets(stepped, Some(&kubelet), of_pods, 8192));
+        assert!(!is_kubelets(json!({}), Some(&kubelet), of_node, 8192));
+        let as_kubelet = of("mode", json!("kubelet"));
+        assert!(!is_kubelets(as_kubelet, Some(&kubelet), of_node, 8192));
     }
 
     // The kubelet keeps to the pods' own limits on local storage without any threshold.

@@ -253,7 +253,7 @@ pub fn scope(cgroup: &Path, amount: u64) -> Result<Scope> {
     let thresholds = |_| MemoryThresholds {
         threshold: amount,
         resolved: amount,
-        floor: None,
+        ..MemoryThresholds::default()
     };
     Ok(Scope::open(memory, ScopeKind::Node, thresholds, false)?)
 }

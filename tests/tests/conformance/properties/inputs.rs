@@ -108,6 +108,7 @@ prop_compose! {
             strategy,
             mode,
             fastpath_signals: Vec::new(),
+            kubelets_signals: Vec::new(),
             has_api_server: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    BlockedThreshold, NodeCondition, RestoredPending,
+    BlockedThreshold, NodeCondition, RaisedValue, RestoredPending,
     limiter::{EvictionKind, EvictionLimiter},
     model::managed::tests::BarePod,
     permit::{LastResort, Permission},
@@ -878,6 +878,49 @@ fn the_hard_threshold_is_due_after_the_kubelets_interval() {
         assert_eq!(first, Some(20_000 + after), "{signal:?}");
         assert!(!is_due(50_000, 1500));
         assert_eq!(is_due(50_050, 900), after == 0);
+    }
+}
+
+/// At the kubelet's own threshold its pod is seen to end first, and no budget is overridden before. Disks do not wait so long,
+/// nor does a threshold that a step raises.
+// R5, R43
+#[test]
+fn at_the_kubelets_own_threshold_the_kubelet_has_its_turn() {
+    let raised = |signal| Threshold {
+        value: ThresholdValue::Raised(Box::new(RaisedValue {
+            base: "900".parse().unwrap(),
+            step: "100".parse().unwrap(),
+            most: 1.0,
+            soft: None,
+        })),
+        ..hard(signal, 1000)
+    };
+    for (threshold, is_due_after, goes_after) in [
+        (hard(Signal::MemoryAvailable, 1000), 14_050, None),
+        (hard(TASKS, 1000), 14_050, Some(14_050)),
+        (raised(TASKS), 10_050, Some(10_050)),
+        (hard(DISK, 1000), 0, Some(0)),
+    ] {
+        let signal = threshold.signal;
+        let mut node = Node::new(vec![threshold], false);
+        node.planner.settings.fastpath_signals = vec![Signal::MemoryAvailable];
+        node.planner.settings.kubelets_signals = vec![Signal::MemoryAvailable, TASKS, DISK];
+        node.pod("a", [900, 900, 900]);
+        node.see(signal, 1500);
+        node.look(SECOND);
+        node.see(signal, 900);
+        let (mut due, mut goes) = (None, None);
+        for ms in (0..20_000).step_by(50) {
+            let now = 20 * SECOND + ms * MS;
+            let evictions = node.look(now).evictions;
+            if node.planner.is_hard_due(now, &node.observations, signal) {
+                due = due.or(Some(ms));
+            }
+            if !evictions.is_empty() {
+                goes = goes.or(Some(ms));
+            }
+        }
+        assert_eq!((due, goes), (Some(is_due_after), goes_after), "{signal:?}");
     }
 }
 
