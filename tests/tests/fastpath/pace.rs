@@ -312,6 +312,8 @@ fn left_of_machine() -> u64 {
 /// The pods below a cgroup are those of the machine, of which so many bytes must be available.
 fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
     files.config["scope"] = json!({});
+    // The pods' cgroup that is found below the machine's may be another test's.
+    files.config["enforceNodeAllocatable"] = json!([]);
     files.config["evictionHard"] = json!({ "memory.available": threshold.to_string() });
     let manifest = files.dir().join("pods.json");
     let text = fs::read_to_string(&manifest).unwrap();
