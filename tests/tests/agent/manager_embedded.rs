@@ -503,13 +503,14 @@ fn one_pod_goes_as_in_the_kubelet(mut two: Two, signal: &str, ends: bool) {
     two.threshold(signal, json!("99.99%"));
     two.files.config["mode"] = json!("kubelet");
     let pods = two.forkers();
-    // Whichever is the first.
     let hold = |pod: &Forker| HeldInExit::hold(pod.pid()).unwrap();
     let held = (!ends).then(|| pods.each_ref().map(hold));
     let _agent = two.files.start(&[]);
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     let first = two.files.evictions().remove(0);
     assert_eq!(first.signal, signal);
+    // Each has one process: the order is that of their names.
+    assert!(signal != "pid.available" || first.name == "calm");
     let is_met = |record: Record| match record {
         Record::MetInForce(met) if met.signal == signal => Some(met.time),
         _ => None,
