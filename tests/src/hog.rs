@@ -7,8 +7,11 @@ use crate::{
     talker::{Talker, binary},
 };
 
-/// More than any test of a slow machine needs.
-const TIMEOUT: Duration = Duration::from_secs(300);
+/// More than any test needs.
+fn timeout() -> Duration {
+    // An emulated machine is slow.
+    Duration::from_secs(if in_guest() { 300 } else { 120 })
+}
 
 /// A running hog; killed and reaped when dropped.
 pub struct Hog(Talker);
@@ -65,8 +68,9 @@ impl Hog {
     /// Waits for its end; the signal that ended it, if one did.
     /// An error if it lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> Result<Option<i32>> {
-        if !until(TIMEOUT, || !self.is_alive()) {
-            bail!("it is alive after {TIMEOUT:?}");
+        let timeout = timeout();
+        if !until(timeout, || !self.is_alive()) {
+            bail!("it is alive after {timeout:?}");
         }
         Ok(self.0.child.wait()?.signal())
     }

@@ -95,21 +95,28 @@ fn now_ns() -> u64 {
 #[inline(always)]
 fn kill(scope: u64, cgroup_id: u64) -> bool {
     // SAFETY: acts on the current task only.
-    let is_sent = unsafe { bpf_send_signal(SIGKILL) } == 0;
-    if is_sent {
-        let kill = KernelKillRecord {
-            time_ns: now_ns(),
-            scope,
-        };
+    let refused = unsafe { bpf_send_signal(SIGKILL) };
+    if refused != 0 {
         debug!(
             (),
-            "killed a task of cgroup {} for scope {}", cgroup_id, scope
+            "the signal to a task of cgroup {} is refused: {}", cgroup_id, refused
         );
-        // The last one: what is left of an earlier one may have ended and run anew. A map that is full loses what it would
-        // tell, and nothing else.
-        let _ = KILLED.insert(&cgroup_id, &kill, BPF_ANY.into());
+        return false;
     }
-    is_sent
+    let kill = KernelKillRecord {
+        time_ns: now_ns(),
+        scope,
+    };
+    debug!(
+        (),
+        "killed a task of cgroup {} for scope {}", cgroup_id, scope
+    );
+    // The last one: what is left of an earlier one may have ended and run anew. A map that is full loses what it would
+    // tell, and nothing else.
+    if KILLED.insert(&cgroup_id, &kill, BPF_ANY.into()).is_err() {
+        debug!((), "the kill of cgroup {} is not noted", cgroup_id);
+    }
+    true
 }
 
 /// Past the floor the first victim dies, whether an agent is there or not, by the task that has used up what was left.

@@ -135,19 +135,6 @@ fn idle_connections_hold_up_no_probe() {
     assert!(get(metrics, "/metrics").unwrap().contains("# TYPE "));
 }
 
-/// An agent that is stopped does not answer; as soon as it goes on it is judged by what its loops do then.
-#[test]
-fn an_agent_that_goes_on_is_well_again() {
-    let mut files = as_root!(Files::of("goes-on", 128, &json!([])));
-    let health = &listen(&mut files.config, "healthAddress");
-    let agent = files.start(&[]);
-    agent.stop().unwrap();
-    std::thread::sleep(Duration::from_secs(11));
-    agent.go_on().unwrap();
-    let is_well = || get(health, "/healthz").unwrap().ends_with("ok\n");
-    assert!(until(Duration::from_secs(30), is_well));
-}
-
 /// The kubelet does not start it anew, and a rolling update waits.
 #[test]
 fn an_agent_that_starts_is_alive_but_not_ready() {

@@ -159,6 +159,55 @@ fn log_messages_are_the_codes() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+/// The file that a page calls by its path or, for integration tests, by its module; `None`: these words are no file.
+fn test_file(words: &str) -> Option<PathBuf> {
+    if words.ends_with(".rs") {
+        return Some(checkout().join(words));
+    }
+    let (program, module) = words.split_once("::")?;
+    let below = checkout().join("tests/tests").join(program);
+    let files = [format!("{module}.rs"), format!("{module}/mod.rs")];
+    let files = files.map(|file| below.join(file));
+    files
+        .iter()
+        .find(|file| file.exists())
+        .or(files.first())
+        .cloned()
+}
+
+/// The tests that `differences.md` names are in the file that is said before them, or in the page's own.
+#[test]
+fn the_tests_of_the_differences_are_where_the_page_says() {
+    let page = fs::read_to_string(checkout().join("docs/differences.md")).unwrap();
+    let own = ["conformance::victims", "conformance::beyond"].map(|own| test_file(own).unwrap());
+    let (mut files, mut wrong, mut tests) = (own.to_vec(), Vec::new(), 0);
+    let mut parts = page.split('`');
+    while let (Some(between), Some(words)) = (parts.next(), parts.next()) {
+        // A list goes on.
+        if ![":", ","].contains(&between.trim()) {
+            files = own.to_vec();
+        }
+        let is_test = words.matches('_').count() > 3 && !words.starts_with("evictd_");
+        let is_there = match test_file(words) {
+            Some(file) => {
+                files = vec![file];
+                files[0].exists()
+            }
+            None if is_test => {
+                tests += 1;
+                let text = |file| fs::read_to_string(file).unwrap_or_default();
+                let named = format!("fn {words}(");
+                files.iter().any(|file| text(file).contains(&named))
+            }
+            None => true,
+        };
+        if !is_there {
+            wrong.push(words);
+        }
+    }
+    assert!(wrong.is_empty() && tests > 50, "{tests} {wrong:#?}");
+}
+
 /// An agent that the rollback has not reached evicts as before: the pause must outlast it.
 #[test]
 fn a_pause_is_removed_after_the_rollback_has_reached_all() {

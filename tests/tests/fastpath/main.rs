@@ -8,5 +8,7 @@ mod evicts;
 mod guard;
 mod machine;
 mod pace;
+mod paced;
 mod realtime;
+mod scene;
 mod standby;

@@ -8,7 +8,6 @@ use std::{
     sync::Mutex,
 };
 
-use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
 use evictd_node::{cgroup::memory::Version, proc::machine::has_mglru};
 use evictd_store::record::oom_kill::OomCause;
 use evictd_sys::mutex::locked;
@@ -19,146 +18,9 @@ use evictd_tests::{
     prelude::*,
 };
 
-const LONG: Duration = Duration::from_secs(120);
-/// How long a look at what does not happen lasts.
-const MOMENT: Duration = Duration::from_secs(2);
-
-/// Why the scenes cannot be set. A guest has the disk of the pods' files in its memory.
-fn no_room() -> Option<&'static str> {
-    let is_small = || in_guest() && machine().unwrap().1 < 6000 * MIB;
-    not_root().or_else(|| is_small().then_some("a guest needs --memory 8192"))
-}
-
-fn alive(hogs: &mut [Hog]) -> usize {
-    hogs.iter_mut()
-        .filter_map(|hog| hog.is_alive().then_some(()))
-        .count()
-}
-
-/// Waits until the first eviction is reported.
-#[track_caller]
-fn one_goes(files: &Files) {
-    assert!(until(LONG, || !files.evicted().is_empty()));
-}
-
-/// Pods as a cluster has them, three of them innocent: below `kubepods`, with a container two levels down.
-struct Scene {
-    scope: TestCgroup,
-    files: Files,
-    neighbours: Vec<Hog>,
-    /// The pods' files.
-    // Removed last: 150,000 files take longer to remove one by one than their disk.
-    disk: Disk,
-}
-
-const NEIGHBOURS: [&str; 3] = ["one", "two", "three"];
-/// What each neighbour uses in MiB, which is more than it requests.
-const EACH: u64 = 40;
-
-fn pod_dir(pod: &str) -> String {
-    format!("kubepods/burstable/pod-{pod}")
-}
-
-impl Scene {
-    /// A node with so many MiB for its pods; `limited` says whether the pods' cgroup has the limit or the node.
-    fn new(name: &str, mib: u64, limited: Limited) -> Self {
-        let disk = Disk::new("ext4", 3000, 200_000).unwrap();
-        let node = match limited {
-            Limited::Node => mib,
-            Limited::Pods => 4 * mib,
-        };
-        let scope = TestCgroup::new(name, node * MIB).unwrap();
-        let pod = |pod: &str, requests: &str| json!({ "name": pod, "cgroup": pod_dir(pod), "requests": { "memory": requests } });
-        let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
-        pods.push(pod("worker", "10Mi"));
-        let mut hog = pod("hog", "10Mi");
-        // First in the order among those that use more than they request, whatever the page cache of others.
-        hog["priority"] = json!(-100);
-        pods.push(hog);
-        let mut files = Files::new(scope.path(), &json!(pods));
-        files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-        for name in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
-            scope
-                .child(&format!("{}/container", pod_dir(name)))
-                .unwrap();
-        }
-        if limited == Limited::Pods {
-            scope.limit_child("kubepods", mib * MIB).unwrap();
-        }
-        let mut scene = Self {
-            scope,
-            files,
-            neighbours: Vec::new(),
-            disk,
-        };
-        let each = EACH.to_string();
-        for name in NEIGHBOURS {
-            let hog = scene.start(name, &["--mib", &each]);
-            scene.neighbours.push(hog);
-        }
-        scene.pods_hold(EACH * NEIGHBOURS.len() as u64);
-        scene
-    }
-
-    fn start(&self, pod: &str, arguments: &[&str]) -> Hog {
-        let dir = self.disk.path();
-        let arguments = [arguments, &["--dir", dir.to_str().unwrap()]].concat();
-        Hog::start(&self.container(pod), &arguments).unwrap()
-    }
-
-    /// Sets the limit of the node or of the pods' cgroup.
-    fn limit(&self, limited: Limited, mib: u64) {
-        let below = match limited {
-            Limited::Node => "",
-            Limited::Pods => "kubepods",
-        };
-        self.scope.limit_child(below, mib * MIB).unwrap();
-    }
-
-    /// Waits until the pods use more than so many MiB together.
-    #[track_caller]
-    fn pods_hold(&self, mib: u64) {
-        let memory = MemoryCgroup::open(&self.scope.path().join("kubepods")).unwrap();
-        assert!(until(LONG, || memory.usage().unwrap() > mib * MIB));
-    }
-
-    fn container(&self, pod: &str) -> PathBuf {
-        self.scope.path().join(pod_dir(pod)).join("container")
-    }
-
-    /// A pod grows until it is killed, which is reported.
-    #[track_caller]
-    fn grows_and_goes(&self, pod: &str, mib: &str, rate: &str) {
-        self.start(pod, &["--mib", mib, "--rate", rate]).killed();
-        one_goes(&self.files);
-    }
-
-    fn evicted(&self) -> Vec<String> {
-        self.files.evicted()
-    }
-
-    /// These pods alone are evicted: the neighbours live, and the OOM killer was not needed.
-    #[track_caller]
-    fn evicts_only(&mut self, pods: &[&str]) {
-        // Time for one too many.
-        std::thread::sleep(MOMENT / 4);
-        assert_eq!(self.evicted(), pods, "{}", pace_inputs(&self.files));
-        assert_eq!(alive(&mut self.neighbours), NEIGHBOURS.len());
-        assert_eq!(self.scope.oom_kills().unwrap(), 0);
-    }
-}
-
-/// What the agent decided from; it has had the time to write it.
-fn pace_inputs(files: &Files) -> Value {
-    std::thread::sleep(MOMENT);
-    json!(files.pace_inputs())
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limited {
-    Node,
-    Pods,
-}
+use crate::scene::{
+    EACH, LONG, Limited, MOMENT, NEIGHBOURS, Scene, alive, no_room, one_goes, pace_inputs, pod_dir,
+};
 
 /// A pod that uses page cache for some seconds takes nothing from its neighbours that the kernel could not give back: no pod goes at
 /// once. A hog beside it is evicted all the same.
@@ -273,36 +135,6 @@ scenes! {
     fn a_start_beside_a_pod_that_writes_kills_no_pod() unless no_room() => a_start_beside_dirty_cache_kills_no_pod(true);
 }
 
-/// Active page cache alone brings the kubelet's count below the threshold, and stays: after ten seconds the first pod in the order goes,
-/// which has that cache, and no other one.
-fn only_the_pod_of_the_cache_goes(way: &str, limited: Limited) {
-    skip_if!(has_mglru(Path::new("/sys")).then_some("the kernel keeps this page cache inactive"));
-    let mut scene = Scene::new(&format!("pace-{way}-on"), 512, limited);
-    let _agent = scene.files.start(&[]);
-    let started = monotonic_ns();
-    // It fits beside the pods: nothing of it is reclaimed.
-    let reads = ["--way", way, "--mib", "1500", "--size", "320"];
-    let mut worker = scene.start("worker", &reads);
-    assert!(worker.says("done").unwrap());
-    scene.disk.sync().unwrap();
-    one_goes(&scene.files);
-    // It takes its cache along, and the next one would be due after ten seconds.
-    std::thread::sleep(Duration::from_secs(12));
-    scene.evicts_only(&["worker"]);
-    let eviction = scene.files.evictions().remove(0);
-    assert!(eviction.stages.signalled - started >= MONITORING_INTERVAL_NS);
-    let pace = eviction.pace.unwrap();
-    assert!(pace.only_cache && !pace.urgent, "{pace:?}");
-    worker.killed();
-}
-
-scenes! {
-    // R15, R43
-    fn cache_that_is_read_and_stays_takes_one_pod() unless no_room() => only_the_pod_of_the_cache_goes("read", Limited::Node);
-    // R15, R43
-    fn cache_that_is_mapped_and_stays_takes_one_pod() unless no_room() => only_the_pod_of_the_cache_goes("map", Limited::Pods);
-}
-
 /// Bytes of the machine that are left by the kubelet's count.
 fn left_of_machine() -> u64 {
     let (root, total) = machine().unwrap();
@@ -312,6 +144,8 @@ fn left_of_machine() -> u64 {
 /// The pods below a cgroup are those of the machine, of which so many bytes must be available.
 fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
     files.config["scope"] = json!({});
+    // The pods' cgroup that is found below the machine's may be another test's.
+    files.config["enforceNodeAllocatable"] = json!([]);
     files.config["evictionHard"] = json!({ "memory.available": threshold.to_string() });
     let manifest = files.dir().join("pods.json");
     let text = fs::read_to_string(&manifest).unwrap();
@@ -395,26 +229,6 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     );
 }
 
-/// Two looks with ten seconds between them in which the agent was stopped are not ten seconds of a shortage.
-// R43
-#[test]
-fn an_agent_that_was_stopped_takes_no_pod_for_that_time() {
-    skip_if!(no_room());
-    let mut scene = Scene::new("pace-stopped", 512, Limited::Node);
-    scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
-    let agent = scene.files.start(&[]);
-    std::thread::sleep(MOMENT);
-    agent.stop().unwrap();
-    std::thread::sleep(Duration::from_secs(11));
-    let goes_on = monotonic_ns();
-    agent.go_on().unwrap();
-    one_goes(&scene.files);
-    let eviction = scene.files.evictions().remove(0);
-    // It had seen the threshold met for two seconds before.
-    assert!(eviction.stages.signalled - goes_on >= 5_000_000_000);
-    assert!(!eviction.pace.unwrap().urgent);
-}
-
 /// A threshold of the machine that is raised by mistake. The CPUs keep what a victim frees in lists of their own for a while, where `MemAvailable` does not count it:
 /// others have not grown by that.
 // R42
@@ -486,36 +300,6 @@ fn a_growth_into_raised_watermarks_takes_no_pod() {
     std::thread::sleep(MOMENT);
     assert!(calm.is_alive() && grows.is_alive());
     assert_eq!(files.evicted(), [""; 0], "{}", pace_inputs(&files));
-}
-
-/// So many MiB outside of all pods leave less than the threshold, or than its minimum reclaim asks for: no pod's end can change that.
-/// Page cache of the pods would be enough, and is available already.
-fn memory_outside_takes_one_pod_at_most(outside: u64, reclaim: &str) {
-    let mut scene = Scene::new("pace-outside", 512, Limited::Node);
-    scene.files.config["evictionHard"] = json!({ "memory.available": "200Mi" });
-    scene.files.config["evictionMinimumReclaim"] = json!({ "memory.available": reclaim });
-    let cache = ["--way", "write", "--mib", "40", "--size", "40"];
-    let mut worker = scene.start("worker", &cache);
-    assert!(worker.says("done").unwrap());
-    scene.disk.sync().unwrap();
-    let slice = scene.scope.child("system.slice").unwrap();
-    let mut daemon = Hog::start(&slice, &["--mib", &outside.to_string()]).unwrap();
-    let held = (outside + 155) * MIB;
-    assert!(until(LONG, || scene.scope.usage().unwrap() > held));
-    let agent = scene.files.start(&[]);
-    one_goes(&scene.files);
-    assert!(agent.says("no pod may be evicted"));
-    std::thread::sleep(Duration::from_secs(12));
-    assert!(daemon.is_alive() && worker.is_alive());
-    assert_eq!(scene.evicted().len(), 1, "{}", pace_inputs(&scene.files));
-    assert_eq!(alive(&mut scene.neighbours), 2);
-}
-
-scenes! {
-    // R11, R43
-    fn memory_outside_of_pods_takes_one_pod_at_most() unless no_room() => memory_outside_takes_one_pod_at_most(325, "0");
-    // R11, R43
-    fn a_minimum_reclaim_that_no_pod_can_give_takes_one_pod_at_most() unless no_room() => memory_outside_takes_one_pod_at_most(205, "200Mi");
 }
 
 /// What a memory-backed volume holds comes back when the kubelet unmounts it, some time after the pod's end.

@@ -15,11 +15,12 @@ use crate::{
 /// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or how soon real-time
 /// threads react to it, and other tests would disturb them and be disturbed.
 const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
-/// Not these: there the kernel's program kills in the task that charges.
-const NOT_ALONE: [&str; 1] = ["fastpath::guard"];
+/// Not these: there the kernel's program kills in the task that charges, or pods go after ten seconds.
+const NOT_ALONE: [&str; 2] = ["fastpath::guard", "fastpath::paced"];
 /// Harnesses whose tests mostly wait for intervals of seconds, and so many of them at a time.
-const MOSTLY_WAIT: [(&str, &str); 8] = [
+const MOSTLY_WAIT: [(&str, &str); 9] = [
     ("fastpath::pace", "3"),
+    ("fastpath::paced", "3"),
     ("agent::manager_embedded", "4"),
     ("agent::run_modes", "4"),
     ("agent::run_stalled", "4"),
