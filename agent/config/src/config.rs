@@ -244,11 +244,11 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether the node's kubelet acts on this hard threshold as well, but for a step that raises it here. In mode `kubelet` it is
-    /// evictd that acts.
+    /// Whether the node's kubelet acts on this hard threshold as well, but for a step that raises it here. For what a fallback
+    /// names it mostly has none, and in mode `kubelet` it is evictd that acts.
     pub fn follows_kubelet(&self, threshold: &Threshold) -> bool {
-        let is_own = self.origins.of(threshold) == Origin::Own;
-        self.cluster.is_some() && self.mode == Mode::Evictd && !is_own
+        let is_evictds = matches!(self.origins.of(threshold), Origin::Own | Origin::Fallback);
+        self.cluster.is_some() && self.mode == Mode::Evictd && !is_evictds
     }
 
     /// Refuses fields that contradict each other.

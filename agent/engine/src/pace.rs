@@ -450,7 +450,11 @@ impl PaceInputs {
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
         // After an eviction, too: the kubelet's next look comes within its interval.
         let turn = seen.kubelets_turn(resolves);
-        let until = ripe.max(after_last).saturating_add(turn);
+        // The guard may have found it met before the kubelet did.
+        let min_met = self.profile.min_met_ns();
+        let by_kubelet = pace.by_guard_at.filter(|_| turn > 0);
+        let by_kubelet = by_kubelet.map_or(0, |at| at.saturating_add(min_met));
+        let until = ripe.max(by_kubelet).max(after_last).saturating_add(turn);
         if self.now < until {
             return Decision::Wait { until };
         }

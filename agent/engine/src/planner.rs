@@ -335,7 +335,7 @@ impl Planner {
                 Mode::Kubelet if !node.bounds.allows_paced_for(threshold.signal.resource()) => None,
                 Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
-                Mode::Evictd if self.waits_for_room(node, threshold) => continue,
+                Mode::Evictd if self.waits_for_room(now, node, threshold) => continue,
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else {
@@ -362,19 +362,34 @@ impl Planner {
         self.reported_in_shadow.contains(&threshold.key())
     }
 
-    /// Whether inodes, fewer than they once were, are short beside the bytes of their filesystem: XFS and ZFS have as many as the
-    /// free space has room for.
-    fn waits_for_room(&self, node: Snapshot<'_>, threshold: &Threshold) -> bool {
-        let signal = threshold.signal;
-        let most = self.capacities[signal as usize];
-        let seen = node.observations.get(signal);
-        let mut all = self.thresholds();
-        seen.map(|seen| seen.capacity) < most
-            && all.any(|beside| {
-                Some(beside.signal) == signal.bytes_beside()
-                    && (beside.is_hard() || !threshold.is_hard())
-                    && self.pressure.is_due(beside)
-            })
+    /// Whether inodes are short for want of room, and pods go for that: XFS and ZFS have as many inodes as the free space
+    /// has room for.
+    fn waits_for_room(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> bool {
+        let (seen, signal) = (node.observations, threshold.signal);
+        let bytes = signal
+            .bytes_beside()
+            .and_then(|bytes| Some((bytes, seen.get(bytes)?)));
+        let known = seen.get(signal).zip(self.capacities[signal as usize]);
+        let (Some((bytes, room)), Some((inodes, most))) = (bytes, known) else {
+            return false;
+        };
+        let used = inodes.capacity.saturating_sub(inodes.available);
+        let with_all_room = u64::try_from(most.saturating_sub(used)).unwrap_or(0);
+        let wants_room = inodes.capacity < most && with_all_room >= threshold.amount(most);
+        let brings_room = |bytes: &Threshold| {
+            self.pressure.is_due(bytes)
+                && self.decide(now, node, bytes).is_none_or(|(timing, _)| {
+                    let attainable = self.attainable(node, bytes);
+                    let ends = timing
+                        .pace_inputs
+                        .can_end_shortage(timing.urgency, attainable);
+                    attainable > 0 && ends
+                })
+        };
+        let thresholds = [true, threshold.is_hard()].into_iter();
+        let mut thresholds =
+            thresholds.filter_map(|is_hard| self.pressure.threshold(bytes, is_hard, room.capacity));
+        wants_room && thresholds.any(brings_room)
     }
 
     /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end

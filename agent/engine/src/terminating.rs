@@ -15,8 +15,8 @@ const TEARDOWN: u64 = 4 << 30;
 const FIRST: u64 = 256 << 20;
 /// A victim that has begun to give memory back goes on within so long, on busy CPUs too.
 const PAUSE_NS: u64 = 100 * MS;
-/// A victim that gives nothing back for so long and still has processes is stuck. No pod has to wait for that: one
-/// at the kubelet's pace is due no sooner, and what is urgent does not trust memory that is overdue.
+/// A victim that gives nothing back for so long and still has processes is stuck. Only in `mode: kubelet` does a
+/// pod wait for that: one at the kubelet's pace is due no sooner, and what is urgent does not trust memory that is overdue.
 pub(crate) const STUCK_NS: u64 = MONITORING_INTERVAL_NS;
 /// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel
 /// takes single pages from a victim that does not die as well.

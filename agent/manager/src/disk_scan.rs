@@ -7,7 +7,8 @@
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]). A walk of minutes may count a file twice: where the pod would be above a limit of its own by it, a
-//! *close* walk follows, during which the thread does not rest. What that has found counts.
+//! *close* walk follows, which does not rest. What a close walk finds that others have made wait counts for no limit; the
+//! next one goes first for longer.
 
 mod disk_use;
 mod pod_walk;
@@ -323,12 +324,16 @@ impl DiskScanner {
             entries += STEP;
             let worked = began.elapsed();
             scan.worked += worked;
-            let rest = if scan.is_close { 0 } else { schedule.rest() };
+            let rest = match scan.is_close() || schedule.awaits_close_walk(monotonic_ns()) {
+                true => 0,
+                false => schedule.rest(),
+            };
             if is_done {
                 let found = scan.finish(monotonic_ns(), cgroup_counts);
                 if self.needs_close_walk(&scan, &found) {
                     self.note_overlays(mounts.refresh_overlays());
-                    schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
+                    let close = scan.begin_closely(mounts.points(), cgroup_counts);
+                    schedule.walk_closely(close, scan.worked);
                 } else {
                     self.publish(&scan.target.uid, found);
                     schedule.done(&scan);
@@ -346,7 +351,8 @@ impl DiskScanner {
             let so_far = scan.so_far(monotonic_ns());
             if self.needs_close_walk(&scan, &so_far) {
                 self.note_overlays(mounts.refresh_overlays());
-                return schedule.walk_closely(scan.begin_closely(mounts.points(), cgroup_counts));
+                let close = scan.begin_closely(mounts.points(), cgroup_counts);
+                return schedule.walk_closely(close, scan.worked);
             }
             self.publish(&scan.target.uid, so_far);
         }
@@ -355,8 +361,7 @@ impl DiskScanner {
 
     /// Whether what a walk has found, with the runtime's numbers, is too uncertain.
     fn needs_close_walk(&self, scan: &PodWalk, found: &DiskUse) -> bool {
-        let least = scan.target.least_limit;
-        let Some(least) = least.filter(|_| found.usage.is_uncertain) else {
+        let Some(least) = scan.uncertain_above(monotonic_ns()) else {
             return false;
         };
         let answer = Arc::clone(&self.lock().answer);

@@ -73,8 +73,7 @@ impl Opened {
         // Limits count what an earlier agent has done before any pod is judged.
         restore::charge_limits(&policies.evaluator, &pods.restored, pods.disk.queue());
         policies.set_pods(&pods.table);
-        let pods_root = pods.source.pods_root();
-        let (memory, first) = WatchedMemory::new(config, node.fastpath, had_swap, pods_root)?;
+        let (memory, first) = WatchedMemory::new(config, node.fastpath, had_swap)?;
         let scopes = first.fastpath;
         let mut oom = OomKills::new(&scopes, &pods.table.entries);
         for eviction in restore::under_way(&pods.restored, &pods.table.entries) {

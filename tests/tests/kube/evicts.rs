@@ -599,25 +599,6 @@ fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
     assert!(member.evictions().is_empty());
 }
 
-/// kind or k3s in a pod: on cgroup v2 its pods may lie beside this node's, and nothing of this cluster tells of them.
-// R12
-#[test]
-fn pods_of_a_cluster_in_a_pod_are_left_alone() {
-    let (member, wild) = as_root!(ClusterNode::with_wild("nested").unwrap());
-    let inner = format!(
-        "docker/ab12/kubepods/besteffort/pod{}/c1",
-        ClusterNode::uid(9)
-    );
-    let inner = member.cgroup.child(&inner).unwrap();
-    let _own = Hog::start(&wild, &["--mib", "40"]).unwrap();
-    let agent = connected(&member);
-    // By the OOM killer.
-    Hog::until_killed(&inner, &["--mib", "1024", "--rate", "200"]);
-    assert_eq!(member.evicted(1), ["wild"]);
-    drop(agent);
-    assert_eq!(member.evictions().len(), 1);
-}
-
 /// The fast path sees that it does not die: its pod has one Event, and it is counted once.
 // R42
 #[test]

@@ -168,6 +168,15 @@ fn the_kubelet_has_its_turn_at_its_own_threshold() {
     assert_eq!(decision(&pace, now, &at), Decision::Wait { until });
     pace.observe(until, &at);
     assert_eq!(decision(&pace, until, &at), ONE_PACED);
+
+    // Where its own count finds it met later, its turn comes later.
+    let mut pace = Pace::default();
+    let (now, _) = looked(&mut pace, SECOND, 9_900, |_| guarded);
+    let at = shared(420);
+    pace.observe(now + MS, &at);
+    let until = now + MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS + KUBELET_TURN_NS;
+    let waits = decision(&pace, now + MS, &at);
+    assert_eq!(waits, Decision::Wait { until });
 }
 
 /// The kubelet, which looks once in ten seconds, may not have seen it either.

@@ -219,7 +219,7 @@ impl Planner {
     }
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
-    fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
+    pub(super) fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
         let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
         let pods = node.pods.iter().filter(may_go);
         let usages = pods.filter_map(|pod| self.usage(node, threshold, pod));

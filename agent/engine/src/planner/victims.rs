@@ -92,10 +92,15 @@ struct Expected {
     shared: u64,
     /// Amount that was available when the victim was chosen, with what others have given since, in the signal's unit.
     available: i64,
-    /// Part of `usage` that has come, as of the last look, the largest so far, and the part at the last progress.
+    /// Part of `usage` that has come, as of the last look, and the part at the last progress.
     come: u64,
-    most_come: u64,
     progress: u64,
+    /// The least that was available since the victim was chosen, and the most by which more was available after it.
+    lowest: i64,
+    risen: u64,
+    /// What was available at the last look, and the most that others have used up between two looks.
+    last: i64,
+    fallen: u64,
 }
 
 impl PendingVictims {
@@ -230,7 +235,7 @@ impl PendingVictims {
         }
         let expected = freed.into_iter().map(|(signal, freed)| Expected {
             // What came before the start is not known.
-            most_come: u64::MAX,
+            risen: u64::MAX,
             ..self.expected_of(&restored.uid, signal, freed, 0)
         });
         let is_fastpath_signal = |signal| settings.fastpath_signals.contains(&signal);
@@ -286,7 +291,7 @@ impl PendingVictims {
             if victim.is_dead && is_awaited && !is_deleted {
                 victim.files_since = now;
             }
-            let files = victim.expected.iter();
+            let files = victim.expected.iter_mut();
             let come = files.filter_map(|e| e.has_come(node.observations));
             match come.reduce(|one, other| one | other) {
                 Some(true) => self.stayed = 0,
@@ -332,7 +337,6 @@ impl PendingVictims {
             let rise = available.saturating_sub(expected.available.saturating_add(of_others));
             if !is_late {
                 expected.come = u64::try_from(rise).unwrap_or(0).min(expected.usage);
-                expected.most_come = expected.most_come.max(expected.come);
             }
             has_come |= victim.is_dead && expected.has_progressed();
             let come = signed(expected.come);
@@ -372,8 +376,11 @@ impl PendingVictims {
             shared: if lasts { shared.min(freed.usage) } else { 0 },
             available: freed.available.saturating_sub(given_by_others),
             come: 0,
-            most_come: 0,
             progress: 0,
+            lowest: freed.available,
+            risen: 0,
+            last: freed.available,
+            fallen: 0,
         }
     }
 
@@ -603,21 +610,32 @@ impl Expected {
         has_progressed
     }
 
-    /// Whether some of the files have come; `None` where there were few, or come to the reserve of a full disk for root.
-    fn has_come(&self, seen: &Observations) -> Option<bool> {
+    /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few, or others
+    /// use up as much meanwhile: on a full disk, or its reserve for root.
+    fn has_come(&mut self, seen: &Observations) -> Option<bool> {
         let least = significant(self.signal.resource())?;
         let Observation {
             available,
             capacity,
             ..
         } = seen.get(self.signal)?;
-        match self.most_come > self.usage / COME_PART {
-            true => {
-                let is_much = signed(self.most_come) >= capacity / SIGNIFICANT_PART;
-                (self.most_come >= least && is_much).then_some(true)
-            }
-            false => (self.usage >= least && available > 0).then_some(false),
+        if self.usage < least {
+            return None;
         }
+        self.lowest = self.lowest.min(available);
+        let amount = |difference: i64| u64::try_from(difference).unwrap_or(0);
+        self.risen = self
+            .risen
+            .max(amount(available.saturating_sub(self.lowest)));
+        let before = std::mem::replace(&mut self.last, available);
+        self.fallen = self.fallen.max(amount(before.saturating_sub(available)));
+        let part = self.usage / COME_PART;
+        let has_come = self.risen > part;
+        let says_so = match has_come {
+            true => signed(self.usage) >= capacity / SIGNIFICANT_PART,
+            false => self.fallen <= part && self.lowest > 0,
+        };
+        says_so.then_some(has_come)
     }
 }
 

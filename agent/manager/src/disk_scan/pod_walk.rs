@@ -21,6 +21,9 @@ use super::{
 /// A walk that has rested for longer may have counted files twice that were moved, and temporary ones that never existed at
 /// the same time.
 const RESTED: Duration = Duration::from_secs(10);
+/// For so long at least a close walk goes on before others, and so long at most.
+const FIRST: Duration = Duration::from_secs(60);
+const LONGEST_FIRST: Duration = Duration::from_secs(960);
 
 /// Kind of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +46,9 @@ pub(super) struct PodWalk {
     is_whole: bool,
     /// Time that the steps took, without rests.
     pub worked: Duration,
-    /// It does not rest: by what an earlier one has found the pod may be above a limit of its own.
-    pub is_close: bool,
+    /// It does not rest, and goes on before others for so long: by what an earlier one has found the pod may be above a limit
+    /// of its own.
+    first: Option<Duration>,
 }
 
 impl PodWalk {
@@ -71,7 +75,7 @@ impl PodWalk {
             walk: None,
             is_whole: true,
             worked: Duration::ZERO,
-            is_close: false,
+            first: None,
             target,
         }
     }
@@ -81,18 +85,41 @@ impl PodWalk {
         &self,
         mounts: &MountPoints,
         cgroup_counts: Option<&CgroupCountReader>,
-    ) -> Box<Self> {
-        Box::new(Self {
-            is_close: true,
+    ) -> Self {
+        Self {
+            first: Some(FIRST),
             ..Self::begin(self.target.clone(), mounts, cgroup_counts)
-        })
+        }
     }
 
-    /// Whether what it has found by `now` is too uncertain for the pod's own limits. That of a close one counts: others may make
-    /// it wait, and no walk is begun anew for ever.
-    fn is_uncertain(&self, now: u64) -> bool {
+    /// Above this many bytes a close walk is to follow on what it has found by `now`: the pod may exceed a limit of its own.
+    /// `None` where it is certain, or close already: no walk is begun anew for ever.
+    pub fn uncertain_above(&self, now: u64) -> Option<u64> {
+        let is_uncertain = !self.is_close() && self.has_rested(now);
+        self.target.least_limit.filter(|_| is_uncertain)
+    }
+
+    /// Whether it has rested for too long by `now`, be it for others' walks.
+    pub fn has_rested(&self, now: u64) -> bool {
         let took = now.saturating_sub(self.found.began);
-        !self.is_close && took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
+        took.saturating_sub(nanos(self.worked)) > nanos(RESTED)
+    }
+
+    /// Whether it does not rest.
+    pub fn is_close(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Whether it goes on before others, which a short disk awaits as well.
+    pub fn goes_first(&self, is_short: bool) -> bool {
+        let longest = if is_short { FIRST } else { LONGEST_FIRST };
+        self.first
+            .is_some_and(|first| self.worked < first.min(longest))
+    }
+
+    /// A whole walk has taken so long: a close one goes first for twice as long, or its turns would make it uncertain.
+    pub fn expect(&mut self, worked: Duration) {
+        self.first = Some((worked * 2).clamp(FIRST, LONGEST_FIRST));
     }
 
     /// Time at which it began, in nanoseconds of CLOCK_MONOTONIC.
@@ -135,7 +162,7 @@ impl PodWalk {
     /// Returns the disk use that is known by `now`, before the end: there is so much at least.
     pub fn so_far(&self, now: u64) -> DiskUse {
         let mut found = self.found.clone();
-        found.usage.is_uncertain = self.is_uncertain(now);
+        found.usage.is_uncertain = self.has_rested(now);
         found.counted.clone_from(&self.before);
         if let Some((kind, name, walk)) = &self.walk {
             add(&mut found.usage, *kind, name.clone(), walk.found());
@@ -147,7 +174,7 @@ impl PodWalk {
     pub fn finish(&self, now: u64, cgroup_counts: Option<&CgroupCountReader>) -> DiskUse {
         let after = counted(&self.target, cgroup_counts);
         let mut found = self.found.clone();
-        found.usage.is_uncertain = self.is_uncertain(now);
+        found.usage.is_uncertain = self.has_rested(now);
         found.usage.ephemeral_storage = self.is_whole.then(|| found.usage.bytes_of_files());
         found.has_ended = true;
         // One reading before and one after stand for the middle of the walk.
@@ -224,24 +251,47 @@ mod tests {
         }
     }
 
-    /// Files are moved from where a walk was to where it comes while it rests, or take each other's place. A close walk counts.
+    /// Files are moved from where a walk was to where it comes while it rests, or take each other's place.
     // R10
     #[test]
-    fn what_a_walk_with_long_rests_has_found_is_uncertain() {
+    fn what_a_walk_with_long_rests_has_found_is_looked_at_again() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), [1; 65536]).unwrap();
         let mounts = MountPoints::default();
-        let mut walk = PodWalk::begin(ScanTarget::of("u", PodDirs::default), &mounts, None);
-        for (is_close, rested, expected) in
-            [(false, 9, false), (false, 11, true), (true, 11, false)]
-        {
-            if is_close {
-                walk = *walk.begin_closely(&mounts, None);
-            }
+        let needs = |least_limit, rested: u64| {
+            let volumes = vec![("scratch".into(), dir.path().to_owned())];
+            let target = ScanTarget {
+                least_limit,
+                ..ScanTarget::of("u", move || PodDirs::fixed(volumes.clone()))
+            };
+            let mut walk = PodWalk::begin(target, &mounts, None);
+            while !walk.step(&mounts) {}
             walk.worked = Duration::from_secs(9);
             let now = walk.began() + nanos(walk.worked) + rested * SECOND;
-            for found in [walk.so_far(now), walk.finish(now, None)] {
-                assert_eq!(found.usage.is_uncertain, expected, "{rested}");
+            let found = walk.finish(now, None).usage;
+            assert_eq!(found.is_uncertain, rested > 10);
+            let found = found.bytes_of_files();
+            let is_too_much =
+                |walk: &PodWalk| walk.uncertain_above(now).is_some_and(|least| found > least);
+            let mut close = walk.begin_closely(&mounts, None);
+            assert!(close.goes_first(true) && !is_too_much(&close));
+            // It has taken turns with others: it counts for no limit, and is not begun once more.
+            close.worked = FIRST;
+            for is_uncertain in [false, true] {
+                let now = close.began() + nanos(FIRST + RESTED) + u64::from(is_uncertain);
+                let uses = [close.so_far(now), close.finish(now, None)];
+                assert!(
+                    uses.iter()
+                        .all(|found| found.usage.is_uncertain == is_uncertain)
+                );
+                assert_eq!(close.uncertain_above(now), None);
             }
-        }
+            is_too_much(&walk)
+        };
+        assert!(needs(Some(1000), 11));
+        assert!(!needs(Some(1000), 9), "it is as du sees it");
+        assert!(!needs(Some(1 << 20), 11), "it is not over");
+        assert!(!needs(None, 11));
     }
 
     #[test]

@@ -51,8 +51,8 @@ struct Known {
     worked: Duration,
 }
 
-/// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way unless a
-/// disk is short and not all were walked since.
+/// Pods take turns. A new one comes first, and then a close walk; then those whose time has come, alternating with those that
+/// are under way unless a disk is short and not all were walked since.
 #[derive(Default)]
 pub(super) struct Schedule {
     targets: Arc<Vec<ScanTarget>>,
@@ -108,19 +108,25 @@ impl Schedule {
         self.known.values().any(is_older)
     }
 
-    /// Ratio of the thread's sleep to the time that it has worked. No close walk waits for rests of others.
+    /// Ratio of the thread's sleep to the time that it has worked.
     pub fn rest(&self) -> u32 {
-        match self.parked.iter().any(|scan| scan.is_close) {
-            true => 0,
-            false => self.rest,
-        }
+        self.rest
+    }
+
+    /// Whether a close walk waits for others: if these rested, what it finds would be too uncertain again. It may be already.
+    pub fn awaits_close_walk(&self, now: u64) -> bool {
+        let awaits = |scan: &PodWalk| scan.is_close() && !scan.has_rested(now);
+        self.parked.iter().any(|scan| awaits(scan))
     }
 
     /// Chooses the next step: whose turn it is.
     pub fn next(&mut self, now: u64) -> NextStep {
         // A short disk waits for those that were not walked since: the large ones come after them.
         let alternates = std::mem::take(&mut self.has_begun) && self.rest > 0;
-        let goes_on = alternates && !self.parked.is_empty();
+        let is_short = self.short_since.is_some();
+        let front = self.parked.front();
+        let is_close = front.is_some_and(|scan| scan.goes_first(is_short));
+        let goes_on = is_close && self.rest > 0 || alternates && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
             Some((target, Some(due))) if due <= now && !goes_on => Some(target),
@@ -183,17 +189,21 @@ impl Schedule {
         }
     }
 
-    /// A close walk has been begun in the place of one that was too uncertain.
-    pub fn walk_closely(&mut self, scan: Box<PodWalk>) {
+    /// A walk has been begun in the place of one that was too uncertain after so much work: it is next.
+    pub fn walk_closely(&mut self, mut scan: PodWalk, worked: Duration) {
         if let Some(known) = self.known.get_mut(&scan.target.uid) {
+            scan.expect(known.worked.max(worked));
             known.state = WalkState::Open(scan.began());
-            self.parked.push_front(scan);
+            self.parked.push_front(Box::new(scan));
         }
     }
 
     /// A walk is interrupted; it goes on when its turn comes again.
     pub fn park(&mut self, mut scan: Box<PodWalk>) {
-        if scan.is_close || self.parked.len() < OPEN {
+        if scan.goes_first(self.short_since.is_some()) {
+            scan.park();
+            self.parked.push_front(scan);
+        } else if self.parked.len() < OPEN {
             scan.park();
             self.parked.push_back(scan);
         } else if let Some(known) = self.known.get_mut(&scan.target.uid)
@@ -262,31 +272,71 @@ mod tests {
         assert_eq!(turns(&mut schedule, 60, 3), ["01", "02", "00"]);
     }
 
+    /// A close walk goes on before others whose time has come, but not while a short disk waits for those.
+    #[test]
+    fn a_close_walk_goes_first_where_no_disk_is_short() {
+        for (is_short, expected) in [(false, ["00", "01", "02"]), (true, ["01", "02", "00"])] {
+            let begin = SECOND;
+            let mut schedule = Schedule::default();
+            schedule.follow(&targets(3), None, begin);
+            for _ in 0..3 {
+                turn(&mut schedule, begin, &["00"], Duration::from_secs(1));
+            }
+            let NextStep::Resume(walk) = schedule.next(begin) else {
+                panic!("the huge one goes on");
+            };
+            let close = walk.begin_closely(&MountPoints::default(), None);
+            schedule.walk_closely(close, Duration::ZERO);
+            let began = evictd_sys::clock::monotonic_ns();
+            let awaits = [began, began + 60 * SECOND].map(|now| schedule.awaits_close_walk(now));
+            assert_eq!(awaits, [true, false], "it has waited for a minute");
+            let now = begin + 60 * SECOND;
+            schedule.follow(&targets(3), is_short.then_some(now), now);
+            let turns = expected.map(|_| turn(&mut schedule, now, &[], Duration::from_secs(1)));
+            assert_eq!(turns, expected);
+        }
+    }
+
+    /// One pod needs two minutes, and another one is always being walked.
     // R10
     #[test]
-    fn nothing_rests_while_a_close_walk_is_under_way_and_it_is_not_dropped() {
-        let mut schedule = Schedule::default();
-        let all = targets(OPEN + 2);
-        let uids: Vec<&str> = all.iter().map(|t| t.uid.as_str()).collect();
-        schedule.follow(&all, None, SECOND);
-        for _ in 0..OPEN + 1 {
-            turn(&mut schedule, SECOND, &uids, Duration::ZERO);
-        }
-        let NextStep::Start(target) = schedule.next(SECOND) else {
-            panic!("the last one is new");
-        };
-        assert_eq!(schedule.rest(), REST);
+    fn a_close_walk_that_was_too_short_goes_first_for_longer_the_next_time() {
         let mounts = MountPoints::default();
-        let walk = PodWalk::begin(target, &mounts, None);
-        schedule.walk_closely(walk.begin_closely(&mounts, None));
-        for _ in 0..2 * OPEN {
-            assert_eq!(schedule.rest(), 0);
-            turn(&mut schedule, SECOND, &uids, Duration::ZERO);
-        }
-        while schedule.rest() == 0 {
-            turn(&mut schedule, SECOND, &uids[..=OPEN], Duration::ZERO);
-        }
-        assert_eq!(schedule.rest(), REST, "it was walked");
+        let begin = |target| Box::new(PodWalk::begin(target, &mounts, None));
+        let mut schedule = Schedule::default();
+        schedule.follow(&targets(2), None, SECOND);
+        let NextStep::Start(target) = schedule.next(SECOND) else {
+            panic!("both are new");
+        };
+        let rested = begin(target);
+        let turn = Duration::from_secs(10);
+        let mut is_certain = |worked: Duration, is_short: bool| {
+            let close = rested.begin_closely(&mounts, None);
+            let mut now = close.began();
+            let before = now - 61 * SECOND;
+            schedule.follow(&targets(2), is_short.then_some(before), before);
+            schedule.walk_closely(close, worked);
+            loop {
+                let mut scan = match schedule.next(now) {
+                    NextStep::Start(target) => begin(target),
+                    NextStep::Resume(scan) => scan,
+                    NextStep::Wait(_) => panic!("both are under way"),
+                };
+                now += nanos(turn);
+                if scan.target.uid == rested.target.uid {
+                    scan.worked += turn;
+                    if scan.worked >= 12 * turn {
+                        schedule.done(&scan);
+                        return !scan.has_rested(now);
+                    }
+                }
+                schedule.park(scan);
+            }
+        };
+        assert!(!is_certain(2 * turn, false));
+        assert!(is_certain(Duration::ZERO, false), "as the last one took");
+        assert!(!is_certain(12 * turn, true), "others are awaited");
+        assert!(is_certain(12 * turn, false));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct PodTableBuilder {
     root: PathBuf,
     mode: Mode,
     held: BTreeMap<PathBuf, OpenPod>,
-    /// Cgroups that are held and not in the table, because their pods run in others or are not this node's.
+    /// Cgroups that are held and not in the table, because their pods run in others.
     passed_over: BTreeSet<PathBuf>,
     opener: Opener,
     /// That of the table in use: the next one takes over what it knows.
@@ -262,8 +262,7 @@ impl PodTableBuilder {
     }
 
     fn answer(&mut self, Visited { changed, unknown }: Visited) -> Refresh {
-        let mut others = self.without_their_pods();
-        others.extend(self.of_other_kubelets());
+        let others = self.without_their_pods();
         let changed = others != self.passed_over || changed;
         self.passed_over = others;
         let chosen = self.held.iter();
@@ -292,34 +291,6 @@ impl PodTableBuilder {
             cgroups.iter().map(|(path, _)| PathBuf::clone(path))
         });
         others.collect()
-    }
-
-    /// The cgroups of pods of a kubelet that runs in a pod (kind, k3s): on v2 a privileged one makes them beside this node's. All
-    /// pods of a node lie below one root. Where no source names one below a root, and one names some below another, these are
-    /// not this node's.
-    fn of_other_kubelets(&self) -> Vec<PathBuf> {
-        let known = self.known_roots();
-        let is_other = |path: &&PathBuf| {
-            let root = cgroup_name::root_of(path);
-            !known.is_empty() && root.is_some_and(|root| !known.contains(root))
-        };
-        self.held.keys().filter(is_other).cloned().collect()
-    }
-
-    /// The directories of all pods below which there are some that a source names.
-    fn known_roots(&self) -> BTreeSet<&Path> {
-        let known = self.held.iter();
-        let known = known.filter(|(_, held)| !is_guess(&held.entry.pod));
-        known
-            .filter_map(|(path, _)| cgroup_name::root_of(path))
-            .collect()
-    }
-
-    /// The directory of all pods of this node; `None` while no source names one of them, and where they lie below several, as
-    /// after a change of the kubelet's cgroup driver.
-    pub fn pods_root(&self) -> Option<&Path> {
-        let mut roots = self.known_roots().into_iter();
-        roots.next().filter(|_| roots.next().is_none())
     }
 
     fn open(
@@ -588,45 +559,6 @@ mod tests {
         }
         fs::remove_dir_all(newer).unwrap();
         assert_eq!(look(), Some(vec![older.clone()]));
-    }
-
-    // R12
-    #[test]
-    fn pods_of_a_kubelet_in_a_pod_are_not_this_nodes() {
-        let dir = tempfile::tempdir().unwrap();
-        let [own, static_uid, inner] = [UID, "d4ae8de11a3b28dc31b9c89edbd7f90a", "inner"];
-        let kubelets = dir.path().join("kubelet.slice");
-        let roots = [own, static_uid].map(|uid| pod_dir(&kubelets, uid));
-        pod_dir(dir.path(), inner);
-        pod_dir(
-            &dir.path().join("docker/ab12/kubelet.slice"),
-            &format!("{inner}2"),
-        );
-        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
-        let look = |joined: &mut PodTableBuilder, known: &str| {
-            let described = |uid: &str, held: Option<&Pod>| {
-                // A static pod by its hash: the mirror has another UID.
-                let pod = Pod {
-                    name: "a".to_owned(),
-                    namespace: "default".to_owned(),
-                    uid: format!("{uid}-of-mirror"),
-                    ..Pod::default()
-                };
-                PodUpdate::new((uid == known).then_some(&pod), held)
-            };
-            joined
-                .refresh(described)
-                .table
-                .map(|table| table.entries.len())
-        };
-        // No source has told of any.
-        assert_eq!(look(&mut joined, "none"), Some(4));
-        assert_eq!(joined.pods_root(), None);
-        assert_eq!(look(&mut joined, static_uid), Some(2));
-        assert_eq!(joined.pods_root(), roots[0].parent());
-        // One of both.
-        assert_eq!(look(&mut joined, inner), Some(3));
-        assert_eq!(joined.pods_root(), None);
     }
 
     /// All files that an entry shares with another one.

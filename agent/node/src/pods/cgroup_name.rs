@@ -57,15 +57,6 @@ fn below_root(root: &str, rest: &[&str]) -> Option<PodPath> {
     })
 }
 
-/// The directory of all pods in which that of this pod lies.
-pub fn root_of(pod: &Path) -> Option<&Path> {
-    let levels = match parse(pod)?.qos {
-        QosClass::Guaranteed => 1,
-        QosClass::Burstable | QosClass::BestEffort => 2,
-    };
-    pod.ancestors().nth(levels)
-}
-
 /// Whether a directory of this name holds all pods of the node.
 pub fn is_root(name: &str) -> bool {
     let name = name.strip_suffix(".slice").unwrap_or(name);

@@ -1,6 +1,6 @@
 //! The memory of all pods as a scope: `allocatableMemory.available`, watched on the pods' cgroup.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use evictd_config::Config;
 use evictd_engine::{Signal, accounting::MemoryThresholds};
@@ -22,8 +22,6 @@ const SIGNAL: Signal = Signal::AllocatableMemoryAvailable;
 pub struct Allocatable {
     config: Config,
     root: PathBuf,
-    /// The cgroup in which the node's pods lie, where a source names them: another cluster may have one beside it.
-    of_pods: Option<PathBuf>,
     known: Option<Watched>,
     /// Why the configured threshold is not in force, as logged.
     refusal: Option<NotInForce>,
@@ -68,22 +66,9 @@ impl Allocatable {
         Self {
             config: config.clone(),
             root,
-            of_pods: None,
             known: None,
             refusal: None,
         }
-    }
-
-    /// Sets the cgroup in which the node's pods lie; the next search goes by it.
-    pub fn set_pods_root(&mut self, root: Option<&Path>) {
-        self.of_pods = root.map(Path::to_owned);
-        let is_other = |known: &mut Watched| root.is_some_and(|root| root != known.dir);
-        self.known.take_if(is_other);
-    }
-
-    fn find(&self) -> Option<PathBuf> {
-        let of_pods = self.of_pods.clone().filter(|dir| dir.exists());
-        of_pods.or_else(|| pods_root(&self.root))
     }
 
     fn has_threshold(&self) -> bool {
@@ -105,7 +90,7 @@ impl Allocatable {
         }
         let dir = match &self.known {
             Some(known) => known.dir.clone(),
-            None => self.find().ok_or_else(|| {
+            None => pods_root(&self.root).ok_or_else(|| {
                 format!("there is no kubepods cgroup below {}", self.root.display())
             })?,
         };
@@ -165,8 +150,10 @@ impl Allocatable {
     /// the former cgroups in place. Returns whether no cgroup is known: the kubelet may have limited one since, which
     /// makes no event.
     pub fn search_again(&mut self) -> bool {
-        let found = self.find();
-        let another = |known: &mut Watched| found.is_some_and(|found| found != known.dir);
+        let another = |known: &mut Watched| {
+            let found = pods_root(&self.root);
+            found.is_some_and(|found| found != known.dir)
+        };
         self.known.take_if(another);
         self.known.is_none()
     }
@@ -271,34 +258,6 @@ mod tests {
         let scope = allocatable.search().unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), after);
         assert!(!allocatable.search_again());
-    }
-
-    /// A cluster in a pod has its own beside it, and more pods.
-    #[test]
-    fn the_cgroup_of_the_nodes_pods_is_watched_where_it_is_known() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = serde_json::json!({
-            "evictionHard": { "allocatableMemory.available": "1Mi" },
-            "memoryGuard": { "enabled": false },
-        });
-        let config = Config::from_values(config, None).unwrap();
-        let (own, none) = (std::process::id().to_string(), "");
-        let (inner, outer) = (
-            dir.path().join("kubepods"),
-            dir.path().join("kubelet.slice/kubelet-kubepods.slice"),
-        );
-        tree(&inner, &format!("besteffort/pod{UID}"), &own);
-        tree(&outer, "kubelet-kubepods-poda.slice", none);
-        let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
-        let watched = |scopes: Option<PodsScopes>| {
-            scopes.map(|scopes| scopes.fastpath.cgroup().path().to_owned())
-        };
-        assert_eq!(watched(allocatable.first()), Some(inner));
-        allocatable.set_pods_root(Some(&outer));
-        assert_eq!(watched(allocatable.search()), Some(outer));
-        assert!(!allocatable.search_again());
-        allocatable.set_pods_root(None);
-        assert!(watched(allocatable.refresh()).is_none());
     }
 
     /// As long as there is no limit, nothing can run short; with another one it can again.

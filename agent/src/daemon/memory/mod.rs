@@ -44,10 +44,8 @@ impl WatchedMemory {
         config: &Config,
         node: Scope,
         had_swap: bool,
-        pods_root: Option<&Path>,
     ) -> Result<(Self, FirstScopes), RunError> {
         let mut allocatable = Allocatable::new(config, &node);
-        allocatable.set_pods_root(pods_root);
         let pods = allocatable.first();
         let (pods, pods_of_manager) = match pods {
             Some(pods) => (Some(pods.fastpath), pods.manager),
@@ -100,9 +98,7 @@ impl Agent {
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     pub fn follow_pods_scope(&mut self) {
-        let allocatable = &mut self.memory.allocatable;
-        allocatable.set_pods_root(self.pod_source.pods_root());
-        let found = allocatable.search();
+        let found = self.memory.allocatable.search();
         self.send_pods_scope(found);
     }
 

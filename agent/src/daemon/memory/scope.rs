@@ -234,8 +234,12 @@ mod tests {
                 assert!(is_kubelets(nothing.clone(), kubelet, signal, 8192));
             }
         }
+        // The kubelet has none of its own where a fallback stands in for it.
         let fallback = of("evictionHardFallback", amount());
-        assert!(is_kubelets(fallback, None, of_node, 8192));
+        let of_disk = json!({ "evictionHard": {"nodefs.available": "5%"} });
+        for kubelet in [Some(&of_disk), None] {
+            assert!(!is_kubelets(fallback.clone(), kubelet, of_node, 8192));
+        }
         let own = of("evictionHard", amount());
         assert!(!is_kubelets(own, Some(&kubelet), of_node, 8192));
         let stepped = of("evictionHardAboveKubelet", amount());

@@ -151,14 +151,6 @@ impl PodSource {
         }
     }
 
-    /// The cgroup of all pods, where those lie that the API server tells of; `None` where that is not known.
-    pub fn pods_root(&self) -> Option<&Path> {
-        match self {
-            Self::Cluster { joined, .. } => joined.pods_root(),
-            Self::Manifest { .. } => None,
-        }
-    }
-
     /// Sets what is known of the swap of those in the table in use; of a manifest's few pods all is read for each table.
     pub fn set_swap(&mut self, swap: &Arc<PodSwap>) {
         if let Self::Cluster { joined, .. } = self {
