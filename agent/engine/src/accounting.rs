@@ -204,9 +204,9 @@ impl MemoryThresholds {
 /// Guard by another count of what is left of a scope's memory than the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryGuard {
-    /// Count that the guard goes by.
+    /// Count that the memory guard goes by.
     pub source: MemoryGuardSource,
-    /// Bytes that must be left by the guard's count: with less, the threshold is met, whatever the kubelet's count
+    /// Bytes that must be left by the memory guard's count: with less, the threshold is met, whatever the kubelet's count
     /// says.
     pub amount: u64,
 }
@@ -251,10 +251,10 @@ pub struct Accounting {
     pub protected: u64,
 }
 
-/// A guard's count of what is left.
+/// A memory guard's count of what is left.
 #[derive(Clone, Copy)]
 struct GuardReading {
-    /// Bytes that are left by the guard's count.
+    /// Bytes that are left by the memory guard's count.
     left: u64,
     /// Bytes of the machine's memory that cannot be reclaimed, which was read with it: memory that is plugged in or taken by
     /// a balloon changes nothing in it.
@@ -262,14 +262,14 @@ struct GuardReading {
     /// Swap that pods may use beside `left`: on the machine the OOM killer does not come before it is used up, which the
     /// kubelet's count of available memory does not know either.
     swap: u64,
-    /// Bytes that should be left by the guard's count.
+    /// Bytes that should be left by the memory guard's count.
     amount: u64,
     /// The part of `left` that lies in the CPUs' lists of free pages.
     pcp_free: u64,
 }
 
 impl GuardReading {
-    /// `left` on the signal's scale: equals the threshold exactly when the guard's amount is left. A guard amount above
+    /// `left` on the signal's scale: equals the threshold exactly when the memory guard's amount is left. A guard amount above
     /// the threshold counts as the threshold.
     fn as_signal_amount(self, threshold: u64) -> u64 {
         let left = self.left.saturating_add(self.swap);
@@ -280,11 +280,11 @@ impl GuardReading {
 /// The scope at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySample {
-    /// All that is charged, and what the guard adds.
+    /// All that is charged, and what the memory guard adds.
     pub usage: u64,
     /// The part of it that counts as available.
     pub reclaimable_cache: u64,
-    /// capacity - usage + `reclaimable_cache`, no more than the guard leaves and without protected page cache: for
+    /// capacity - usage + `reclaimable_cache`, no more than the memory guard leaves and without protected page cache: for
     /// triggers and reports.
     pub guarded_available: u64,
     /// What the kubelet counts as available: without a guard, and with no page cache but that on the inactive list.
@@ -297,7 +297,7 @@ pub struct MemorySample {
     /// What the kernel can take back ([`MemoryReading::reclaimable`]), in bytes. For a cgroup without slab, part of
     /// which may be in use.
     pub reclaimable: u64,
-    /// What is short of it, for the pace: its `available` is the kubelet's count, on the machine bounded by the guard.
+    /// What is short of it, for the pace: its `available` is the kubelet's count, on the machine bounded by the memory guard.
     pub shortage: Shortage,
 }
 
@@ -343,7 +343,7 @@ struct Balance {
 }
 
 impl Accounting {
-    /// Computes the sample that these numbers make; `machine` is read where the guard is the machine's. Does not
+    /// Computes the sample that these numbers make; `machine` is read where the memory guard is the machine's. Does not
     /// allocate.
     pub fn sample(
         &self,
@@ -396,7 +396,7 @@ impl Accounting {
         }
     }
 
-    /// What the guard knows to be left. `free` is not charged, `written` is page cache that counts as available and can
+    /// What the memory guard knows to be left. `free` is not charged, `written` is page cache that counts as available and can
     /// be taken at once, `swap` what pods may use; all in bytes.
     fn guard_reading(
         &self,
@@ -536,7 +536,7 @@ impl Accounting {
     /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by [`Shortage::available`].
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
         let headroom = shortage.headroom;
-        // As for the guard ([`GuardReading::swap`]).
+        // As for the memory guard ([`GuardReading::swap`]).
         let swap = if self.is_machine { headroom.swap } else { 0 };
         let left = headroom.immediate.saturating_add(headroom.deferred);
         let left = left.saturating_add(swap);

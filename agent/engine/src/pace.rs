@@ -120,7 +120,7 @@ pub struct Pace {
     /// Time since which the kubelet would find the threshold met, at every look, in nanoseconds; `None` while it is not
     /// met.
     met_since: Option<u64>,
-    /// Time of the last look at which the guard alone found it met, and not the kubelet's own count, in nanoseconds.
+    /// Time of the last look at which the memory guard alone found it met, and not the kubelet's own count, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by_guard_at: Option<u64>,
     /// Time since which the threshold has been met by memory that the kernel cannot give back, in nanoseconds; `None`
@@ -132,7 +132,7 @@ pub struct Pace {
     /// for both, which may share a pool (ZFS, btrfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_elsewhere: Option<u64>,
-    /// Evictions since the threshold was met, or the guard found too little left.
+    /// Evictions since the threshold was met, or the memory guard found too little left.
     evictions: u32,
     /// A pod was evicted for this signal, not only for another one that shares the resource: the minimum reclaim
     /// counts.
@@ -172,7 +172,7 @@ impl Pace {
         self.unreclaimable_since = is_short.then(|| self.unreclaimable_since.unwrap_or(now));
         if !is_met {
             self.by_guard_at = None;
-            // For what the guard alone finds short, too, each further pod waits.
+            // For what the memory guard alone finds short, too, each further pod waits.
             if !seen.is_close(false) || !self.has_evicted_lately(now) {
                 self.evictions = 0;
             }
@@ -450,7 +450,7 @@ impl PaceInputs {
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
         // After an eviction, too: the kubelet's next look comes within its interval.
         let turn = seen.kubelets_turn(resolves);
-        // The guard may have found it met before the kubelet did.
+        // The memory guard may have found it met before the kubelet did.
         let min_met = self.profile.min_met_ns();
         let by_kubelet = pace.by_guard_at.filter(|_| turn > 0);
         let by_kubelet = by_kubelet.map_or(0, |at| at.saturating_add(min_met));

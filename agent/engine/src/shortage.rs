@@ -24,7 +24,7 @@ const AWAITED: u64 = 200 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shortage {
-    /// Amount that is available by the kubelet's count; on the machine no more than the guard leaves.
+    /// Amount that is available by the kubelet's count; on the machine no more than the memory guard leaves.
     pub available: u64,
     /// How much more the kubelet's count finds than `available`.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -113,13 +113,13 @@ impl Shortage {
         self.deficit(resolves) > 0
     }
 
-    /// Whether the threshold is met by the kubelet's own count, whatever the guard leaves.
+    /// Whether the threshold is met by the kubelet's own count, whatever the memory guard leaves.
     pub fn is_met_by_kubelet(&self, resolves: bool) -> bool {
         self.counted_deficit(resolves) > 0
     }
 
     /// How much longer, in nanoseconds, a pod waits that is not urgent, so that the kubelet's eviction is seen first: it makes
-    /// none for what the guard alone finds short.
+    /// none for what the memory guard alone finds short.
     pub(crate) fn kubelets_turn(&self, resolves: bool) -> u64 {
         match self.is_kubelets && self.is_met_by_kubelet(resolves) {
             true => KUBELET_TURN_NS,
@@ -147,7 +147,7 @@ impl Shortage {
     }
 
     /// Whether so little is left that its end may be urgent. Where what grows waits for the writeback it is not while what
-    /// is left once the page cache is written is the threshold, twice the guard's amount and [`AWAITED`]: on the active list
+    /// is left once the page cache is written is the threshold, twice the memory guard's amount and [`AWAITED`]: on the active list
     /// that page cache meets the threshold by itself.
     pub(crate) fn is_close(&self, is_met: bool) -> bool {
         let (least, swap) = match is_met {

@@ -200,7 +200,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A cgroup of v1 whose page cache waits for the disk: the guard does not count that as available.
+    /// A cgroup of v1 whose page cache waits for the disk: the memory guard does not count that as available.
     // R5
     #[test]
     fn soft_thresholds_are_held_against_the_kubelets_count() {

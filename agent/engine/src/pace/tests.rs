@@ -156,7 +156,7 @@ fn the_kubelet_has_its_turn_at_its_own_threshold() {
     let (now, at) = looked(&mut pace, now + MS, 500, |ms| shared(420 + ms / 10));
     assert!(decision(&pace, now, &at).is_urgent());
 
-    // For what the guard alone finds short the kubelet has none: its own count finds 120 MiB.
+    // For what the memory guard alone finds short the kubelet has none: its own count finds 120 MiB.
     let guarded = Shortage {
         beyond_guard: 28 * MIB,
         guard_amount: THRESHOLD,
@@ -357,7 +357,7 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
 /// reclaim does not count.
 #[test]
 fn an_eviction_for_the_guard_alone_asks_for_no_minimum_reclaim() {
-    // On the machine what is available is bounded by the guard.
+    // On the machine what is available is bounded by the memory guard.
     for (available, beyond_guard, resolves) in [
         (450, 0, false),
         (50, 0, true),
