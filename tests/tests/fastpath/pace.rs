@@ -290,6 +290,7 @@ fn a_growth_into_raised_watermarks_takes_no_pod() {
         Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
     };
     let mut calm = start("calm", &["--mib", "40"]);
+    scope.child("grows").unwrap();
     follow_the_machine(&mut files, scope.path(), 100 * MIB);
     let left = mem_available();
     let _raised = Setting::set("/proc/sys/vm/watermark_scale_factor", "1000");
