@@ -204,9 +204,13 @@ impl Pace {
     /// it. A shorter shortage ends where the threshold does.
     pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
+        self.has_own_eviction || self.met_by_kubelet_since().is_some_and(is_seen)
+    }
+
+    /// Time since which the kubelet's own count has found the threshold met, in nanoseconds: the memory guard may have before.
+    fn met_by_kubelet_since(&self) -> Option<u64> {
         // `None` is less than any time.
-        let by_kubelet = self.met_since.map(|_| self.met_since.max(self.by_guard_at));
-        self.has_own_eviction || by_kubelet.flatten().is_some_and(is_seen)
+        self.met_since.and(self.met_since.max(self.by_guard_at))
     }
 
     /// Whether the kubelet would find the threshold met.
@@ -450,11 +454,10 @@ impl PaceInputs {
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
         // After an eviction, too: the kubelet's next look comes within its interval.
         let turn = seen.kubelets_turn(resolves);
-        // The memory guard may have found it met before the kubelet did.
         let min_met = self.profile.min_met_ns();
-        let by_kubelet = pace.by_guard_at.filter(|_| turn > 0);
-        let by_kubelet = by_kubelet.map_or(0, |at| at.saturating_add(min_met));
-        let until = ripe.max(by_kubelet).max(after_last).saturating_add(turn);
+        let by_kubelet = pace.met_by_kubelet_since().filter(|_| turn > 0);
+        let ripe = by_kubelet.map_or(ripe, |since| since.saturating_add(min_met));
+        let until = ripe.max(after_last).saturating_add(turn);
         if self.now < until {
             return Decision::Wait { until };
         }
