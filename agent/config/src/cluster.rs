@@ -36,7 +36,7 @@ pub struct ClusterConfig {
     /// then tests this. By default on where the agent has the service account's token.
     pub admission_policies: bool,
     /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default: until
-    /// the hard threshold is met, for memory and process ids for ten seconds.
+    /// the hard threshold is met, for memory and process ids for ten seconds or more.
     pub soft_override_after: Option<Duration>,
     /// `cluster.evictedPods`: what happens to an evicted pod's object.
     pub evicted_pods: EvictedPods,

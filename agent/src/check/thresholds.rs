@@ -208,7 +208,7 @@ fn met_finding(met: &[String], mode: Mode, shadow: bool) -> Finding {
             State::Degraded,
             format!(
                 "met already: {}: {go} for it as soon as this configuration is in force, for {waiting} \
-                after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
+                after ten seconds or more, under a soft threshold when its grace period is over, one in ten seconds at most",
                 met.join(", ")
             ),
         ),

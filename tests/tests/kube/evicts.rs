@@ -516,7 +516,7 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     let note = event["note"].as_str().unwrap();
     let says = [
         "memory.available was already met",
-        "64Mi wanted; one pod is evicted every 10 s",
+        "64Mi wanted; one pod is evicted at a time, the next one after 10 s or more",
     ];
     has(note, &says);
 }
