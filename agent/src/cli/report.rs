@@ -420,7 +420,10 @@ fn urgency(eviction: &EvictionRecord, pace: &PaceRecord) -> String {
         ),
         PaceRecord {
             only_cache: true, ..
-        } => "not urgent: page cache has met the threshold for 10 s or more; one pod in 10 s at most".to_owned(),
+        } => {
+            "not urgent: page cache has met the threshold for 10 s or more; one pod in 10 s at most"
+                .to_owned()
+        }
         _ => format!(
             "not urgent: {} were left and did not go fast; one pod in 10 s at most",
             amount(pace.room)

@@ -110,7 +110,9 @@ impl MetInForce {
         match (self.shadow, self.soft) {
             (true, _) => "shadow mode evicts no pod",
             (_, true) => "pods are asked to end, one at a time, when its grace period is over",
-            (..) => "one pod is evicted at a time, the next one after 10 s or more, sooner only while that is urgent",
+            (..) => {
+                "one pod is evicted at a time, the next one after 10 s or more, sooner only while that is urgent"
+            }
         }
     }
 }

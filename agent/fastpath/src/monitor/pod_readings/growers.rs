@@ -89,8 +89,10 @@ impl PodReadings {
                     return unknown;
                 };
                 growers.observe(id, now, uses.unreclaimable);
-                let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
-                (LimitedGrowth::new(grown, growth, uses.left), uses.left)
+                let seen = growers.steady_growth_of(id, now, since, uses.limit);
+                // What an OOM kill has given back since the look is in no headroom yet.
+                let left = uses.left.saturating_sub(seen.given_back);
+                (LimitedGrowth::new(seen.grown, seen.per_second, left), left)
             };
             bounded = bounded.merged(limited.limited_growth(&mut read));
         }
