@@ -71,6 +71,7 @@ fn guest() -> Result<()> {
         }
         report(&port, &Report::Started { job: index })?;
         let (status, time) = run::to_its_end(job, &port);
+        mounts::empty_tmp()?;
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         report(
             &port,

@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::{errno::Errno, mount::MsFlags};
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, MsFlags},
+};
 
 const CGROUP: &str = "/sys/fs/cgroup";
 
@@ -25,6 +28,12 @@ pub fn base() -> Result<()> {
         mount(fstype, target, "")?;
     }
     Ok(())
+}
+
+/// An empty `/tmp`: a job that was killed leaves files there, and disks whose images lie there, all of it in the guest's memory.
+pub fn empty_tmp() -> Result<()> {
+    nix::mount::umount2("/tmp", MntFlags::MNT_DETACH).context("cannot unmount /tmp")?;
+    mount("tmpfs", "/tmp", "")
 }
 
 /// Kernel settings as the kubelet leaves them on a node (its `setupKernelTunables`): memory is promised without
