@@ -1,4 +1,4 @@
-//! The registry: metrics that events of the agent count, and the collector of all others. Names are in docs/metrics.md.
+//! The registry: metrics that events of the agent count, and the collector of all others. docs/metrics-reference.md has them all.
 
 use std::{
     collections::{HashSet, VecDeque},

@@ -175,11 +175,9 @@ fn test_file(words: &str) -> Option<PathBuf> {
         .cloned()
 }
 
-/// The tests that `differences.md` names are in the file that is said before them, or in the page's own.
-#[test]
-fn the_tests_of_the_differences_are_where_the_page_says() {
-    let page = fs::read_to_string(checkout().join("docs/differences.md")).unwrap();
-    let own = ["conformance::victims", "conformance::beyond"].map(|own| test_file(own).unwrap());
+/// Counts the tests that a page names, and finds those that are not in the file that is said before them, or in the page's own.
+fn named_tests(page: &str, own: &[PathBuf]) -> (usize, Vec<String>) {
+    let page = fs::read_to_string(checkout().join(page)).unwrap();
     let (mut files, mut wrong, mut tests) = (own.to_vec(), Vec::new(), 0);
     let mut parts = page.split('`');
     while let (Some(between), Some(words)) = (parts.next(), parts.next()) {
@@ -202,10 +200,19 @@ fn the_tests_of_the_differences_are_where_the_page_says() {
             None => true,
         };
         if !is_there {
-            wrong.push(words);
+            wrong.push(words.to_owned());
         }
     }
+    (tests, wrong)
+}
+
+#[test]
+fn the_tests_that_pages_name_are_where_the_page_says() {
+    let own = ["conformance::victims", "conformance::beyond"].map(|own| test_file(own).unwrap());
+    let (tests, wrong) = named_tests("docs/differences.md", &own);
     assert!(wrong.is_empty() && tests > 50, "{tests} {wrong:#?}");
+    let (tests, wrong) = named_tests("docs/decisions/0039-pace-reviews.md", &[]);
+    assert!(wrong.is_empty() && tests > 100, "{tests} {wrong:#?}");
 }
 
 /// An agent that the rollback has not reached evicts as before: the pause must outlast it.
