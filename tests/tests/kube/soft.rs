@@ -132,7 +132,7 @@ impl Soft {
         assert!(is_protected, "{outcome:?}");
     }
 
-    fn fails(&self, path: &'static str, what: InjectedFault) {
+    fn fails(&self, path: &'static str, what: impl Into<InjectedFault>) {
         self.server.fails("POST", path, 1, what);
     }
 
@@ -408,14 +408,13 @@ fn an_event_is_sent_until_the_server_has_it() {
     let mut soft = soft(json!({}));
     // A 409 of the reason Conflict says nothing of an Event that is there.
     for code in [503, 429, 403, 409] {
-        soft.fails("/events", InjectedFault::Status(code));
+        soft.fails("/events", code);
     }
     assert_eq!(soft.evicts(&[1], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.reports_failed.get(), 0);
     // One that the server does not take at all is given up.
-    soft.server
-        .fails("POST", "/events", 8, InjectedFault::Status(422));
+    soft.server.fails("POST", "/events", 8, 422);
     assert_eq!(soft.evicts(&[2], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.reports_failed.get(), 1);
@@ -425,9 +424,8 @@ fn an_event_is_sent_until_the_server_has_it() {
 #[test]
 fn new_events_use_up_no_attempts_of_a_refused_one() {
     let soft = soft(json!({}));
-    let refused = InjectedFault::Status(403);
-    let of_shop = "/namespaces/shop/events";
-    soft.server.fails("POST", of_shop, usize::MAX, refused);
+    soft.server
+        .fails("POST", "/namespaces/shop/events", usize::MAX, 403);
     let send = |namespace, number: usize| {
         let pod = PodRef {
             namespace,
@@ -469,8 +467,7 @@ fn new_events_use_up_no_attempts_of_a_refused_one() {
 #[test]
 fn the_end_waits_for_an_event_that_is_not_taken_at_once() {
     let mut soft = soft(json!({}));
-    let away = InjectedFault::Status(503);
-    soft.server.fails("POST", "/events", 3, away);
+    soft.server.fails("POST", "/events", 3, 503);
     assert_eq!(soft.evicts(&[1], false).0, 0);
     // Nothing can fill the queue any more.
     let filling = (soft.events, soft.evictor);
@@ -485,7 +482,7 @@ fn the_end_waits_for_an_event_that_is_not_taken_at_once() {
 #[test]
 fn trouble_with_one_and_trouble_with_all() {
     let mut soft = soft(json!({}));
-    soft.fails("/web-2/eviction", InjectedFault::Status(500));
+    soft.fails("/web-2/eviction", 500);
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
     soft.server.go_away();
     assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NoneRequested);
@@ -498,8 +495,7 @@ fn a_busy_server_takes_no_other_pod() {
     for code in [401, 429, 502, 503, 504] {
         let times = if code == 401 { 2 } else { 1 };
         for (method, path) in [("POST", "/web-2/eviction"), ("DELETE", "/pods/web-2")] {
-            let busy = InjectedFault::Status(code);
-            soft.server.fails(method, path, times, busy);
+            soft.server.fails(method, path, times, code);
             let outcome = soft.evict(&[1, 2], false);
             assert_eq!(outcome, SoftOutcome::NoneRequested, "{method} {code}");
             let expected = match method {
@@ -513,10 +509,9 @@ fn a_busy_server_takes_no_other_pod() {
     // A condition that is not taken back at once.
     let status = "/web-2/status";
     let at_once = InjectedFault::Slow(Duration::ZERO);
-    let busy = InjectedFault::Status(503);
     soft.server.fails("PATCH", status, 1, at_once);
-    soft.server.fails("PATCH", status, 2, busy);
-    soft.server.fails("DELETE", "/pods/web-2", 1, busy);
+    soft.server.fails("PATCH", status, 2, 503);
+    soft.server.fails("DELETE", "/pods/web-2", 1, 503);
     soft.evict(&[1, 2], false);
     assert_eq!(soft.disruption("web-2"), json!(["False", null]));
     let state = soft.server.state();
@@ -530,10 +525,9 @@ fn a_busy_server_takes_no_other_pod() {
 #[test]
 fn the_condition_stays_where_the_outcome_is_not_known() {
     let mut soft = soft(json!({}));
-    let (late, refused) = (InjectedFault::Status(504), InjectedFault::Status(403));
-    soft.server.fails("DELETE", "/pods/web-2", 1, late);
+    soft.server.fails("DELETE", "/pods/web-2", 1, 504);
     // Before the DELETE, and after it.
-    soft.server.fails("GET", "/default/pods", 2, refused);
+    soft.server.fails("GET", "/default/pods", 2, 403);
     assert_eq!(soft.evict(&[1, 2], false), SoftOutcome::NoneRequested);
     let stays = json!(["True", "TerminationByKubelet"]);
     assert_eq!(soft.disruption("web-2"), stays);
@@ -545,8 +539,7 @@ fn a_delete_whose_answer_is_lost_counts() {
     let mut soft = soft(json!({}));
     let path = "/default/pods/web-2";
     soft.server.fails("DELETE", path, 1, InjectedFault::Cut);
-    let away = InjectedFault::Status(503);
-    soft.server.fails("GET", "/default/pods", 3, away);
+    soft.server.fails("GET", "/default/pods", 3, 503);
     assert_eq!(soft.evicts(&[1, 2], false).0, 0);
     assert_eq!(soft.server.count("DELETE", ""), 1);
     assert_eq!(soft.counted(), 1);
@@ -637,7 +630,7 @@ fn a_missing_right_is_the_agents_own_trouble() {
 #[test]
 fn a_pod_that_a_policy_protects_is_passed_over() {
     let mut soft = soft(json!({}));
-    soft.fails("/web-2/eviction", InjectedFault::Status(403));
+    soft.fails("/web-2/eviction", 403);
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
     assert_eq!(soft.connection.counters.forbidden.get(), 1);
 }
