@@ -309,7 +309,7 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     // The next agent knows.
     agent.kill();
     let _agent = two.files.start(&[]);
-    std::thread::sleep(Duration::from_secs(35));
+    sleep_from(eviction.stages.signalled, Duration::from_secs(35));
     assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
     assert_eq!(two.files.evicted().len(), 1);
     assert!(is_alive(&mut calm));
@@ -497,22 +497,23 @@ fn a_disk_that_no_pod_fills_takes_one_pod() {
     assert!(writer.is_alive());
 }
 
-/// The threshold is met from the start, and the end of neither pod is enough: in the kubelet's mode one goes at the first look, and
-/// the other one ten seconds later, or once the first has ended.
-fn one_pod_goes_as_in_the_kubelet(mut two: Two, signal: &str, ends: bool) {
-    two.threshold(signal, json!("99.99%"));
+/// The threshold is met from the start, and the end of neither pod is enough: one goes at the first look, and the other one ten
+/// seconds later.
+// R43
+#[test]
+fn the_kubelets_mode_takes_one_pod_in_ten_seconds_for_process_ids() {
+    let mut two = as_root!(Two::new("kubeletpids"));
+    two.threshold("pid.available", json!("99.99%"));
     two.files.config["mode"] = json!("kubelet");
-    let pods = two.forkers();
-    let hold = |pod: &Forker| HeldInExit::hold(pod.pid()).unwrap();
-    let held = (!ends).then(|| pods.each_ref().map(hold));
+    let _pods = two.forkers();
     let _agent = two.files.start(&[]);
-    assert!(until(SOON, || !two.files.evicted().is_empty()));
-    let first = two.files.evictions().remove(0);
-    assert_eq!(first.signal, signal);
+    assert!(until(SOON, || two.files.evicted().len() > 1));
     // Each has one process: the order is that of their names.
-    assert!(signal != "pid.available" || first.name == "calm");
+    assert_eq!(two.files.evicted(), ["calm", "greedy"]);
+    let [first, second] = two.files.evictions().try_into().unwrap();
+    assert_eq!([first.signal, second.signal], ["pid.available"; 2]);
     let is_met = |record: Record| match record {
-        Record::MetInForce(met) if met.signal == signal => Some(met.time),
+        Record::MetInForce(met) if met.signal == "pid.available" => Some(met.time),
         _ => None,
     };
     // It may be written after the eviction.
@@ -520,36 +521,8 @@ fn one_pod_goes_as_in_the_kubelet(mut two: Two, signal: &str, ends: bool) {
     let time = |time: &str| time.parse::<Timestamp>().unwrap();
     let waited = time(&first.time).duration_since(time(&met.unwrap()));
     assert!(waited < SignedDuration::from_secs(5), "{waited:?}");
-    let least = Duration::from_secs(if ends { 10 } else { 12 });
-    if held.is_some() {
-        sleep_from(first.stages.signalled, least);
-        assert_eq!(two.files.evicted(), [&*first.name]);
-    }
-    drop(held);
-    assert!(until(SOON, || two.files.evicted().len() > 1));
-    let second = two.files.evictions().remove(1);
-    assert_ne!(second.name, first.name);
     let apart = Duration::from_nanos(second.stages.signalled - first.stages.signalled);
-    assert!(apart >= least, "{apart:?}");
-}
-
-scenes! {
-    // R43
-    fn the_kubelets_mode_takes_one_pod_in_ten_seconds_for_process_ids() unless not_root() => one_pod_goes_as_in_the_kubelet(
-        Two::new("kubeletpids"), "pid.available", true);
-    // R43
-    fn the_kubelets_mode_waits_for_the_end_of_a_pod_that_went_for_process_ids() unless not_root() => one_pod_goes_as_in_the_kubelet(
-        Two::new("kubeletheld"), "pid.available", false);
-}
-
-/// The same of a disk.
-// R43
-#[test]
-fn the_kubelets_mode_takes_one_pod_in_ten_seconds_for_a_disk() {
-    let two = or_skip!(Two::on_disk("kubeletdisk", 64, 4096, "1Ti"));
-    two.write("calm", "data", 4);
-    two.write("greedy", "data", 8);
-    one_pod_goes_as_in_the_kubelet(two, "nodefs.available", true);
+    assert!(apart >= Duration::from_secs(10), "{apart:?}");
 }
 
 /// No pod was walked when the agent starts: the first that is walked is not the one that fills the disk.
@@ -708,46 +681,6 @@ fn a_pod_above_its_size_limit_is_evicted() {
     let mut again = two.files.forker("greedy");
     std::thread::sleep(Duration::from_secs(5));
     assert!(is_alive(&mut again));
-}
-
-// R12: static pods are judged alike here and on the fast path, each mode in its own way.
-#[test]
-fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
-    skip_if!(not_root());
-    for (mode, priority, expected) in [
-        ("evictd", 0, "static"),
-        ("evictd", 2_000_001_000, "other"),
-        ("kubelet", 0, "other"),
-    ] {
-        let disk = or_skip!(Disk::new("ext4", 128, 4096));
-        let pod = |name: &str, is_static: bool, priority: i32| {
-            let dir = disk.path().join(name);
-            fs::create_dir(&dir).unwrap();
-            // Where the static pod may go both would: the other one stays below its limit.
-            let mib = if name == expected || is_static { 12 } else { 4 };
-            fs::write(dir.join("data"), vec![1; mib << 20]).unwrap();
-            json!({
-                "name": name,
-                "cgroup": name,
-                "static": is_static,
-                "priority": priority,
-                "emptyDirs": [{ "name": "scratch", "path": dir, "sizeLimit": "8Mi" }],
-            })
-        };
-        let pods = json!([pod("static", true, priority), pod("other", false, 0)]);
-        let mut files = Files::of("staticlimit", 256, &pods);
-        files.config["filesystems"] = json!({ "nodefs": disk.path() });
-        files.config["mode"] = mode.into();
-        let mut of_static = files.forker("static");
-        let _of_other = files.forker("other");
-        let _agent = files.start(&[]);
-        let records = files.wait_for(1);
-        let [Record::Evicted(eviction)] = &records[..] else {
-            panic!("{mode} {priority}: {records:?}");
-        };
-        assert_eq!(eviction.name, expected, "{mode} {priority}");
-        assert_eq!(is_alive(&mut of_static), expected == "other");
-    }
 }
 
 // R5: asked, with the grace period that the configuration allows; the hard threshold is never met.

@@ -52,6 +52,19 @@ fn static_pods_are_judged_by_their_priority() {
     for mode in [Mode::Kubelet, Mode::Evictd] {
         assert_eq!(first(mode, &critical), [""; 0]);
     }
+    // The same above limits of their own; where the static pod may go, the other one stays below its limit.
+    for (mode, priority, mib, expected) in [
+        (Mode::Evictd, 0, 4, "static"),
+        (Mode::Evictd, 2_000_001_000, 12, "other"),
+        (Mode::Kubelet, 0, 12, "other"),
+    ] {
+        let mut node = Node::with_memory(4000, 1).pod("static", 300);
+        node = node.that(|pod| (pod.is_static, pod.priority) = (true, priority));
+        node = node.pod("other", 200);
+        node.empty_dir("static", 8 * MI, 12 * MI);
+        node.empty_dir("other", 8 * MI, mib * MI);
+        assert_eq!(first(mode, &node), [expected], "{mode:?} {priority}");
+    }
 }
 
 #[test]
