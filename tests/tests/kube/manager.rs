@@ -497,6 +497,10 @@ fn no_second_pod_goes_for_files(
     assert_eq!(member.evicted(1), ["large"]);
     assert!(hogs[1].is_alive());
     assert!(member.server.count("DELETE", "/pods/large") > 0);
+    if name != "undeleted" {
+        // What follows the DELETE is the same.
+        return;
+    }
     // The pod is deleted, and its files stay: the kubelet has its 30 s for them, and the next one goes.
     let deleted = monotonic_ns();
     member.server.state().faults.clear();
