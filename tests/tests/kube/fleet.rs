@@ -8,7 +8,10 @@ use evictd_engine::{
 };
 use evictd_kube::fleet_brake::{FleetBrake, ReportTimes};
 use evictd_tests::{
-    apiserver::State, policy_fixture::BarePod, prelude::*, watch_fixture::WatchFixture,
+    apiserver::State,
+    policy_fixture::{BarePod, charge},
+    prelude::*,
+    watch_fixture::WatchFixture,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -55,11 +58,7 @@ impl Node {
     }
 
     fn evicts(&self) {
-        self.limiter.charge(
-            EvictionKind::Urgent,
-            &BarePod::new(Pod::default()),
-            monotonic_ns(),
-        );
+        charge(&self.limiter, &BarePod::default());
     }
 
     fn pace(&self) -> FleetPace {
@@ -142,7 +141,7 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     let nodes = [&one, &two, &calm];
     assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
     for node in nodes {
-        let (pod, now) = (BarePod::new(Pod::default()), monotonic_ns());
+        let (pod, now) = (BarePod::default(), monotonic_ns());
         assert!(
             node.limiter
                 .allows(&pod, now, EvictionKind::Urgent, LastResort::None),
