@@ -6,6 +6,7 @@ use evictd_engine::{
     Plan, Planner, PlannerSettings, PodUsage, RestoredPending, Snapshot, Usages, Volume,
     VolumeUsage,
     model::{quantity::Quantity, settings::RankingStrategy},
+    record::KillOutcome,
     units,
 };
 
@@ -163,6 +164,12 @@ pub fn planner_of(mut settings: PlannerSettings) -> Planner {
 /// A round at a second of the clock.
 pub fn step(planner: &mut Planner, second: i64, node: &Node) -> Plan {
     planner.plan(second * SECOND, node.snapshot())
+}
+
+/// The fast path kills a pod for memory at a second of the clock.
+pub fn fastpath_kills(planner: &mut Planner, second: i64, node: &Node, uid: &str) {
+    let (at, memory) = (second * SECOND, Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(at, node.snapshot(), uid, memory, KillOutcome::Killed);
 }
 
 /// The names of victims, in the order in which they were chosen.

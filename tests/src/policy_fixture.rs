@@ -1,6 +1,11 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
-use evictd_engine::{Owner, fleet::FleetRules, limiter::EvictionKind, permit::LastResort};
+use evictd_engine::{
+    ManagedPod, Owner,
+    fleet::FleetRules,
+    limiter::{EvictionKind, EvictionLimiter},
+    permit::LastResort,
+};
 pub use evictd_judge::BarePod;
 use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_policy::{
@@ -40,6 +45,11 @@ pub fn gated(mut gate: Value) -> EvictionPolicy {
     gate["interval"] = "100ms".into();
     let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
     policy("p", json!({"gates": [gate], "rules": [rule]}))
+}
+
+/// The fast path evicts this pod now.
+pub fn charge(limiter: &EvictionLimiter, pod: &dyn ManagedPod) {
+    limiter.charge(EvictionKind::Urgent, pod, monotonic_ns());
 }
 
 /// Rules of a fleet that is slow with one node and pauses with two, each for a minute.

@@ -43,9 +43,21 @@ const MIB: u64 = 1 << 20;
 const THRESHOLD: u64 = 100 * MIB;
 
 /// A cgroup of 512 MiB, made of files.
-struct Cgroup<'a>(&'a Path);
+struct Cgroup(tempfile::TempDir);
 
-impl Cgroup<'_> {
+impl Cgroup {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn sets(&self, file: &str, bytes: u64) {
+        fs::write(self.path().join(file), bytes.to_string()).unwrap();
+    }
+
     /// So many bytes are left until the threshold is met.
     fn is_short_of_it_by(&self, bytes: u64) {
         self.uses(412 * MIB - bytes, 412 * MIB - bytes);
@@ -53,19 +65,12 @@ impl Cgroup<'_> {
 
     /// So many bytes are charged, and so many of them are in the statistics.
     fn uses(&self, usage: u64, listed: u64) {
-        self.uses_with_cache(usage, listed, [0, 0]);
+        uses(self.path(), usage, listed, [0, 0]);
     }
 
-    /// With bytes of page cache on the inactive and on the active list.
-    fn uses_with_cache(&self, usage: u64, anon: u64, [inactive, active]: [u64; 2]) {
-        let write = |name: &str, text: String| fs::write(self.0.join(name), text).unwrap();
-        write("memory.current", usage.to_string());
-        let file = inactive + active;
-        let lists = format!("inactive_file {inactive}\nactive_file {active}\n");
-        write(
-            "memory.stat",
-            format!("anon {anon}\nfile {file}\nkernel 0\n{lists}"),
-        );
+    /// A cgroup in it, all of whose bytes are in the statistics.
+    fn child_uses(&self, name: &str, bytes: u64) {
+        uses(&self.path().join(name), bytes, bytes, [0, 0]);
     }
 
     fn watch(&self) -> MemoryMonitor {
@@ -73,9 +78,9 @@ impl Cgroup<'_> {
     }
 
     fn setup(&self) -> FastPathSetup {
-        fs::write(self.0.join("memory.max"), (512 * MIB).to_string()).unwrap();
+        self.sets("memory.max", 512 * MIB);
         self.is_short_of_it_by(200 * MIB);
-        let cgroup = MemoryCgroup::open(self.0).unwrap();
+        let cgroup = MemoryCgroup::open(self.path()).unwrap();
         let built = memory::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
         let thresholds = |_| MemoryThresholds {
             threshold: THRESHOLD,
@@ -101,7 +106,7 @@ impl Cgroup<'_> {
 
     /// A pod that has processes, as its events tell, and none that a signal could reach.
     fn running_pod(&self, uid: &str) -> Arc<PodEntry> {
-        let dir = self.0.join(uid);
+        let dir = self.path().join(uid);
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("cgroup.events"), "populated 1\n").unwrap();
         self.pod(uid)
@@ -109,9 +114,9 @@ impl Cgroup<'_> {
 
     /// A pod without processes.
     fn pod(&self, uid: &str) -> Arc<PodEntry> {
-        let dir = self.0.join(uid);
+        let dir = self.path().join(uid);
         fs::create_dir_all(&dir).unwrap();
-        Cgroup(&dir).uses(MIB, MIB);
+        self.child_uses(uid, MIB);
         fs::write(dir.join("cgroup.procs"), "").unwrap();
         let pod = Pod {
             uid: uid.to_owned(),
@@ -119,6 +124,18 @@ impl Cgroup<'_> {
         };
         Arc::new(PodEntry::open(pod, &dir, Mode::Evictd).unwrap())
     }
+}
+
+/// With bytes of page cache on the inactive and on the active list.
+fn uses(cgroup: &Path, usage: u64, anon: u64, [inactive, active]: [u64; 2]) {
+    let write = |name: &str, text: String| fs::write(cgroup.join(name), text).unwrap();
+    write("memory.current", usage.to_string());
+    let file = inactive + active;
+    let lists = format!("inactive_file {inactive}\nactive_file {active}\n");
+    write(
+        "memory.stat",
+        format!("anon {anon}\nfile {file}\nkernel 0\n{lists}"),
+    );
 }
 
 fn watch(setup: FastPathSetup) -> MemoryMonitor {
@@ -130,8 +147,7 @@ fn watch(setup: FastPathSetup) -> MemoryMonitor {
 /// A loop without a trigger that tells of a crossing in the same moment is awake when it comes, and sees it.
 #[test]
 fn without_a_program_a_crossing_is_waited_for_awake() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     cgroup.is_short_of_it_by(3 * MIB / 2);
     assert!(matches!(watch.run_once(1000 * MS), Wait::Sleep(_)));
@@ -142,14 +158,10 @@ fn without_a_program_a_crossing_is_waited_for_awake() {
     assert!(!watch.sees_a_crossing());
     cgroup.is_short_of_it_by(0);
     assert!(!watch.sees_a_crossing(), "exactly the threshold is left");
-    fs::write(
-        dir.path().join("memory.current"),
-        (412 * MIB + 4096).to_string(),
-    )
-    .unwrap();
+    cgroup.sets("memory.current", 412 * MIB + 4096);
     assert!(watch.sees_a_crossing());
     cgroup.is_short_of_it_by(0);
-    fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
+    cgroup.sets("memory.current", 413 * MIB);
     watch.run_once(1002 * MS);
     // It is known now, and no pod is there to go: nothing is to be looked for.
     assert!(!watch.sees_a_crossing());
@@ -157,8 +169,7 @@ fn without_a_program_a_crossing_is_waited_for_awake() {
 
 #[test]
 fn a_threshold_far_away_is_not_waited_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     for ms in 0..10 {
         cgroup.is_short_of_it_by((100 - ms) * MIB);
@@ -171,14 +182,13 @@ fn a_threshold_far_away_is_not_waited_for() {
 #[test]
 fn a_growth_behind_page_cache_is_looked_at_more_often() {
     let waits = |grown: u64| {
-        let dir = tempfile::tempdir().unwrap();
-        let cgroup = Cgroup(dir.path());
+        let cgroup = Cgroup::new();
         let mut setup = cgroup.setup();
         setup.trigger = Box::<Program>::default();
         let mut watch = watch(setup);
         let mut look = |left: u64| {
             let cache = THRESHOLD + left;
-            cgroup.uses_with_cache(512 * MIB, 512 * MIB - cache, [cache, 0]);
+            uses(cgroup.path(), 512 * MIB, 512 * MIB - cache, [cache, 0]);
             watch.run_once(monotonic_ns())
         };
         look(4 * MIB + grown);
@@ -197,8 +207,7 @@ fn a_growth_behind_page_cache_is_looked_at_more_often() {
 // R48
 #[test]
 fn a_crossing_is_that_of_the_decisions_right_after_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     let scope = &mut watch.scopes[0];
     cgroup.uses(413 * MIB, 413 * MIB);
@@ -237,12 +246,11 @@ fn a_crossing_is_that_of_the_decisions_right_after_it() {
 /// Shortly before a threshold looks follow each other too closely to be kept all; the one that decides is.
 #[test]
 fn the_look_that_decides_is_recorded() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     cgroup.is_short_of_it_by(MIB);
     watch.run_once(monotonic_ns());
-    fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
+    cgroup.sets("memory.current", 413 * MIB);
     watch.run_once(monotonic_ns());
     // The newest may be half written, and is not handed out.
     std::thread::sleep(std::time::Duration::from_millis(2));
@@ -257,8 +265,7 @@ fn the_look_that_decides_is_recorded() {
 // R42
 #[test]
 fn what_a_victim_still_holds_is_no_page_cache() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let used = |dying: u64| {
         let mut watch = cgroup.watch();
         let scope = &mut watch.scopes[0];
@@ -290,10 +297,9 @@ fn what_a_victim_still_holds_is_no_page_cache() {
 /// wait for the end of it.
 #[test]
 fn another_capacity_leaves_the_pace() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
-    fs::write(dir.path().join("memory.current"), (450 * MIB).to_string()).unwrap();
+    cgroup.sets("memory.current", 450 * MIB);
     watch.run_once(1000 * MS);
     let pace = watch.scopes[0].pace;
     assert!(watch.scopes[0].under_pressure && pace.is_met());
@@ -309,8 +315,8 @@ fn another_capacity_leaves_the_pace() {
         resolved: capacity / 4,
         ..MemoryThresholds::default()
     };
-    fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
-    let open = || MemoryCgroup::open(dir.path()).unwrap();
+    cgroup.sets("memory.max", 480 * MIB);
+    let open = || MemoryCgroup::open(cgroup.path()).unwrap();
     let scope = Scope::open(open(), ScopeKind::Node, thresholds, false).unwrap();
     watch.control.send_node_scope(Box::new(scope));
     watch.apply_updates();
@@ -377,8 +383,7 @@ fn by_manager(pod: &Arc<PodEntry>, signalled: u64) -> OtherKill {
 /// Each is followed, or another pod would be evicted for the memory that it is about to give back.
 #[test]
 fn kills_by_the_manager_wait_until_there_is_room() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     let pods: Vec<_> = (0..MAX_IN_FLIGHT + 6)
         .map(|n| cgroup.pod(&n.to_string()))
@@ -406,8 +411,8 @@ fn kills_by_the_manager_wait_until_there_is_room() {
 // R40
 #[test]
 fn what_victims_give_back_within_a_look_is_available() {
-    let dir = tempfile::tempdir().unwrap();
-    let watch = Cgroup(dir.path()).watch();
+    let cgroup = Cgroup::new();
+    let watch = cgroup.watch();
     // What they gave back before is in the sample.
     let around = DyingAround {
         before: 500 * MIB,
@@ -425,8 +430,7 @@ fn what_victims_give_back_within_a_look_is_available() {
 #[test]
 fn a_pod_above_its_own_limit_delays_no_eviction_for_memory() {
     for is_for_pressure in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
-        let cgroup = Cgroup(dir.path());
+        let cgroup = Cgroup::new();
         let mut watch = cgroup.watch();
         let pod = cgroup.pod("over");
         let now = monotonic_ns();
@@ -444,8 +448,7 @@ fn a_pod_above_its_own_limit_delays_no_eviction_for_memory() {
 /// The newest kills matter most; that one is missing is counted.
 #[test]
 fn kills_that_find_no_place_are_counted() {
-    let dir = tempfile::tempdir().unwrap();
-    let pod = Cgroup(dir.path()).pod("a");
+    let pod = Cgroup::new().pod("a");
     let control = FastPathControl::new().unwrap();
     for signalled in 0..KILLS as u64 + 2 {
         control.note_kill(by_manager(&pod, signalled));
@@ -459,12 +462,10 @@ fn kills_that_find_no_place_are_counted() {
 /// Its page cache is headroom already, as that of any pod.
 #[test]
 fn a_chosen_pod_gives_back_what_is_no_page_cache() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
-    let pod = cgroup.pod("chosen");
-    let at = dir.path().join("chosen");
-    Cgroup(&at).uses_with_cache(300 * MIB, 50 * MIB, [250 * MIB, 0]);
+    let (pod, at) = (cgroup.pod("chosen"), cgroup.path().join("chosen"));
+    uses(&at, 300 * MIB, 50 * MIB, [250 * MIB, 0]);
     let now = monotonic_ns();
     let terminating = Terminating::new(now, 50 * MIB, 0);
     let eviction = Eviction {
@@ -483,11 +484,10 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
 // R43
 #[test]
 fn what_a_container_takes_beside_a_stuck_process_is_growth() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     let pod = cgroup.running_pod("again");
-    let uses = |mib: u64| Cgroup(&dir.path().join("again")).uses(mib * MIB, mib * MIB);
+    let uses = |mib: u64| cgroup.child_uses("again", mib * MIB);
     uses(50);
     watch.in_flight.push(Victim::by_other(by_manager(&pod, 1)));
     let mut dying = |second: u64, mib| {
@@ -505,15 +505,14 @@ fn what_a_container_takes_beside_a_stuck_process_is_growth() {
 // R49
 #[test]
 fn what_is_expected_of_a_victim_is_in_its_report() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let pod = cgroup.running_pod("reader");
-    let (at, anon) = (dir.path().join("reader"), 50 * MIB);
-    Cgroup(&at).uses_with_cache(250 * MIB, anon, [0, 200 * MIB]);
+    let (at, anon) = (cgroup.path().join("reader"), 50 * MIB);
+    uses(&at, 250 * MIB, anon, [0, 200 * MIB]);
     let mut setup = cgroup.setup();
     // It has more, and no process: no SIGKILL would bring that back, and live mode takes the next one as well.
     let between_runs = cgroup.pod("between-runs");
-    Cgroup(&dir.path().join("between-runs")).uses(300 * MIB, 300 * MIB);
+    cgroup.child_uses("between-runs", 300 * MIB);
     setup.table = Box::new(PodTable::new(vec![between_runs, pod]));
     (setup.shadow, setup.mode) = (true, Mode::Evictd);
     let mut watch = watch(setup);
@@ -538,11 +537,10 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
 // R47
 #[test]
 fn other_settings_leave_what_shadow_mode_has_chosen() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let pods = ["a", "b"].map(|name| cgroup.running_pod(name));
     for pod in &pods {
-        Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
+        cgroup.child_uses(&pod.pod.uid, 100 * MIB);
     }
     let mut setup = cgroup.setup();
     setup.table = Box::new(PodTable::new(pods.to_vec()));
@@ -614,8 +612,7 @@ impl TriggerSet for Program {
 #[test]
 fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     let evictions = |earlier_victim: Option<u64>, is_being_killed: bool| {
-        let dir = tempfile::tempdir().unwrap();
-        let cgroup = Cgroup(dir.path());
+        let cgroup = Cgroup::new();
         let mut setup = cgroup.setup();
         let pod = cgroup.pod("a");
         if is_being_killed {
@@ -657,7 +654,7 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
 
 /// A loop whose pinned guard has killed a process of its pod for this scope, so many nanoseconds before its first look, and when
 /// that was. The pod is a victim.
-fn after_kill_by_guard(cgroup: &Cgroup<'_>, scope: usize, ago: u64) -> (MemoryMonitor, u64) {
+fn after_kill_by_guard(cgroup: &Cgroup, scope: usize, ago: u64) -> (MemoryMonitor, u64) {
     let mut setup = cgroup.setup();
     let pod = cgroup.running_pod("a");
     setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
@@ -679,8 +676,8 @@ fn after_kill_by_guard(cgroup: &Cgroup<'_>, scope: usize, ago: u64) -> (MemoryMo
 /// An earlier agent has watched the pods' cgroup too, which this one does not.
 #[test]
 fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
-    let dir = tempfile::tempdir().unwrap();
-    let (watch, _) = after_kill_by_guard(&Cgroup(dir.path()), 1, 0);
+    let cgroup = Cgroup::new();
+    let (watch, _) = after_kill_by_guard(&cgroup, 1, 0);
     let mut events = std::iter::from_fn(|| watch.events.next());
     let told = events.find_map(|event| match event {
         FastPathEvent::Evicted(report) => Some((report.by_kernel, report.signal)),
@@ -694,8 +691,8 @@ fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
 // R43
 #[test]
 fn what_the_guard_has_left_of_a_pod_is_not_overdue() {
-    let dir = tempfile::tempdir().unwrap();
-    let (watch, now) = after_kill_by_guard(&Cgroup(dir.path()), 0, 3000 * MS);
+    let cgroup = Cgroup::new();
+    let (watch, now) = after_kill_by_guard(&cgroup, 0, 3000 * MS);
     let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
     assert_eq!(memory.pending.soon, MIB);
 }
@@ -705,11 +702,11 @@ fn what_the_guard_has_left_of_a_pod_is_not_overdue() {
 #[test]
 fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
     let is_known = |held: u64| {
-        let dir = tempfile::tempdir().unwrap();
-        let (cgroup, others) = (Cgroup(dir.path()), dir.path().join("others"));
+        let cgroup = Cgroup::new();
+        let others = cgroup.path().join("others");
         let mut setup = cgroup.setup();
         fs::create_dir(&others).unwrap();
-        Cgroup(&others).uses(MIB, MIB);
+        cgroup.child_uses("others", MIB);
         let others = MemoryCgroup::open(&others).unwrap();
         let kind = ScopeKind::Pods { limit: 400 * MIB };
         let none = |_| MemoryThresholds::default();
@@ -718,7 +715,7 @@ fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
         setup.trigger = Box::<Program>::default();
         let mut watch = watch(setup);
         let pod = cgroup.pod("victim");
-        Cgroup(&dir.path().join("victim")).uses(held, held);
+        cgroup.child_uses("victim", held);
         let now = monotonic_ns();
         watch.control.note_kill(by_manager(&pod, now));
         watch.run_once(now);
@@ -742,8 +739,7 @@ fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
 // R43
 #[test]
 fn pods_are_read_while_a_victim_ends() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut setup = cgroup.setup();
     let pods = ["victim", "b"].map(|name| cgroup.running_pod(name));
     setup.table = Box::new(PodTable::new(pods.to_vec()));
@@ -762,11 +758,10 @@ fn pods_are_read_while_a_victim_ends() {
 #[test]
 fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
     let taken = |is_another_killed: bool| {
-        let dir = tempfile::tempdir().unwrap();
-        let cgroup = Cgroup(dir.path());
+        let cgroup = Cgroup::new();
         let (spared, other) = (cgroup.running_pod("spared"), cgroup.running_pod("other"));
         for pod in [&spared, &other] {
-            Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
+            cgroup.child_uses(&pod.pod.uid, 100 * MIB);
             pod.permit.set(Permission::Denied, 0, &[]);
         }
         let mut setup = cgroup.setup();
@@ -792,7 +787,7 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
 }
 
 /// A loop that has published a pod to a pinned program, and the ids of the cgroups that are published.
-fn publishing(cgroup: &Cgroup<'_>, pod: Arc<PodEntry>) -> (MemoryMonitor, Arc<Mutex<Vec<u64>>>) {
+fn publishing(cgroup: &Cgroup, pod: Arc<PodEntry>) -> (MemoryMonitor, Arc<Mutex<Vec<u64>>>) {
     let published = Arc::<Mutex<Vec<u64>>>::default();
     let mut setup = cgroup.setup();
     setup.table = Box::new(PodTable::new(vec![pod]));
@@ -810,10 +805,9 @@ fn publishing(cgroup: &Cgroup<'_>, pod: Arc<PodEntry>) -> (MemoryMonitor, Arc<Mu
 /// victim is dying.
 #[test]
 fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let pod = cgroup.pod("a");
-    let (id, at) = (pod.memory.id(), dir.path().join("a"));
+    let (id, at) = (pod.memory.id(), cgroup.path().join("a"));
     let critical = Pod {
         uid: "a".to_owned(),
         priority: SYSTEM_CRITICAL_PRIORITY,
@@ -832,8 +826,7 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
 // R47
 #[test]
 fn in_shadow_mode_the_kernel_has_no_victims() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let (mut watch, published) = publishing(&cgroup, cgroup.pod("a"));
     assert_eq!(published.lock().unwrap().len(), 1);
     assert!(!watch.revoke_kernel_victims());
@@ -846,8 +839,7 @@ fn in_shadow_mode_the_kernel_has_no_victims() {
 // R41
 #[test]
 fn a_standby_that_decides_renews_the_lease() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let leases = Arc::<Mutex<Vec<u64>>>::default();
     let mut setup = cgroup.setup();
     setup.trigger = Box::new(Program {
@@ -874,8 +866,7 @@ fn a_standby_that_decides_renews_the_lease() {
 /// The minimum reclaim counts once the kubelet has seen the threshold met for certain, or a pod was evicted for it.
 #[test]
 fn a_dip_is_over_where_the_threshold_is() {
-    let dir = tempfile::tempdir().unwrap();
-    let cgroup = Cgroup(dir.path());
+    let cgroup = Cgroup::new();
     let mut watch = cgroup.watch();
     watch.scopes[0].scope.set_thresholds(MemoryThresholds {
         threshold: THRESHOLD,

@@ -114,7 +114,7 @@ impl ApiServer {
         method: &'static str,
         path: &'static str,
         times: usize,
-        what: InjectedFault,
+        what: impl Into<InjectedFault>,
     ) {
         self.state().fails(method, path, times, what);
     }

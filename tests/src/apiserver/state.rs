@@ -46,6 +46,12 @@ pub enum InjectedFault {
     Late(Duration),
 }
 
+impl From<u16> for InjectedFault {
+    fn from(status: u16) -> Self {
+        Self::Status(status)
+    }
+}
+
 /// Something that goes wrong on some requests.
 #[derive(Clone, Debug)]
 pub struct Fault {
@@ -154,13 +160,13 @@ impl State {
         method: &'static str,
         path: &'static str,
         times: usize,
-        what: InjectedFault,
+        what: impl Into<InjectedFault>,
     ) {
         self.faults.push(Fault {
             method,
             path,
             times,
-            what,
+            what: what.into(),
         });
     }
 

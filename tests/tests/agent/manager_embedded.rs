@@ -309,7 +309,7 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     // The next agent knows.
     agent.kill();
     let _agent = two.files.start(&[]);
-    std::thread::sleep(Duration::from_secs(35));
+    sleep_from(eviction.stages.signalled, Duration::from_secs(35));
     assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
     assert_eq!(two.files.evicted().len(), 1);
     assert!(is_alive(&mut calm));

@@ -2,12 +2,12 @@
 
 use evictd_engine::{
     NodeCondition, Observation, Planner, PlannerSettings, Recreation, RestoredOwnerEviction,
-    RestoredRecreation, RestoredState, model::settings::RankingStrategy, record::KillOutcome,
+    RestoredRecreation, RestoredState, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, SECOND, evicted, first, killed_for_memory, mib, names, one_gib, planner,
-        planner_of, plays, settings, step,
+        MI, Node, Round, SECOND, evicted, fastpath_kills, first, killed_for_memory, mib, names,
+        one_gib, planner, planner_of, plays, settings, step,
     },
     policy_fixture::owner,
     prelude::*,
@@ -200,6 +200,21 @@ fn owned(pod: &mut Pod) {
     pod.owner = Some(owner("DaemonSet", "set"));
 }
 
+/// A node that is short, with one such pod.
+fn short(second: i64, name: &str) -> Node {
+    Node::with_memory(900, second).pod(name, 300).that(owned)
+}
+
+/// A node that is not short, with one such pod.
+fn calm(second: i64, name: &str) -> Node {
+    Node::with_memory(4000, second).pod(name, 1).that(owned)
+}
+
+/// The pods that have come back by a round.
+fn recreations(planner: &mut Planner, second: i64, node: &Node) -> Vec<Recreation> {
+    step(planner, second, node).recreations
+}
+
 #[test]
 fn pods_that_come_back_hold_the_condition_for_longer_each_time() {
     // R17, R29
@@ -210,8 +225,7 @@ fn pods_that_come_back_hold_the_condition_for_longer_each_time() {
         for round in 0..9 {
             let second = round * 100;
             let name = format!("agent-{round}");
-            let node = Node::with_memory(900, second).pod(&name, 300).that(owned);
-            let round = step(&mut planner, second, &node);
+            let round = step(&mut planner, second, &short(second, &name));
             assert_eq!(names(&round.evictions), [name.as_str()]);
             found.extend(round.recreations.iter().map(|r| r.hold.as_secs()));
         }
@@ -235,8 +249,7 @@ fn a_pod_that_comes_back_when_it_may_holds_the_condition_for_longer_each_time() 
         let (mut found, mut second) = (Vec::new(), 0);
         for round in 0..8 {
             let name = format!("agent-{round}");
-            let node = Node::with_memory(900, second).pod(&name, 300).that(owned);
-            let short = step(&mut planner, second, &node);
+            let short = step(&mut planner, second, &short(second, &name));
             assert_eq!(names(&short.evictions), [name.as_str()]);
             found.extend(short.recreations.iter().map(|r| r.hold.as_secs()));
             loop {
@@ -262,14 +275,13 @@ fn a_pod_that_comes_back_when_it_may_holds_the_condition_for_longer_each_time() 
 #[test]
 fn an_eviction_has_one_recreation() {
     let mut planner = planner(Mode::Evictd, one_gib());
-    let short = Node::with_memory(900, 0).pod("job-0", 300).that(owned);
-    assert_eq!(evicted(&mut planner, 0, &short), ["job-0"]);
+    let job = short(0, "job-0");
+    assert_eq!(evicted(&mut planner, 0, &job), ["job-0"]);
     let mut found = Vec::new();
     for second in [10, 20, 30] {
         let [one, other] = ["a", "b"].map(|pod| format!("job-{second}-{pod}"));
-        let calm = Node::with_memory(4000, second);
-        let calm = calm.pod(&one, 1).that(owned).pod(&other, 1).that(owned);
-        found.push(step(&mut planner, second, &calm).recreations.len());
+        let both = calm(second, &one).pod(&other, 1).that(owned);
+        found.push(recreations(&mut planner, second, &both).len());
     }
     assert_eq!(found, [1, 0, 0]);
 }
@@ -295,9 +307,8 @@ fn a_pod_with_two_records_has_one_recreation() {
         },
     );
     step(&mut planner, 1, &Node::with_memory(4000, 1));
-    let came = Node::with_memory(4000, 2).pod("job-1", 1).that(owned);
-    let came = came.pod("job-2", 1).that(owned);
-    assert_eq!(step(&mut planner, 2, &came).recreations.len(), 1);
+    let came = calm(2, "job-1").pod("job-2", 1).that(owned);
+    assert_eq!(recreations(&mut planner, 2, &came).len(), 1);
 }
 
 /// A budget protects a pod that is chosen again and again: recreations of an hour ago count no more.
@@ -305,16 +316,14 @@ fn a_pod_with_two_records_has_one_recreation() {
 #[test]
 fn choices_that_come_to_nothing_keep_no_recreations() {
     let mut planner = planner(Mode::Evictd, one_gib());
-    let short = |second, pod: &str| Node::with_memory(900, second).pod(pod, 300).that(owned);
-    let calm = |second, pod: &str| Node::with_memory(4000, second).pod(pod, 1).that(owned);
     assert_eq!(evicted(&mut planner, 0, &short(0, "a")), ["a"]);
-    assert_eq!(step(&mut planner, 10, &calm(10, "b")).recreations.len(), 1);
+    assert_eq!(recreations(&mut planner, 10, &calm(10, "b")).len(), 1);
     for second in (60..1260).step_by(60) {
         assert_eq!(evicted(&mut planner, second, &short(second, "b")), ["b"]);
         planner.cancel_eviction("b");
     }
     assert_eq!(evicted(&mut planner, 1300, &short(1300, "b")), ["b"]);
-    let found = step(&mut planner, 1310, &calm(1310, "c")).recreations;
+    let found = recreations(&mut planner, 1310, &calm(1310, "c"));
     assert_eq!((found.len(), found[0].count), (1, 1));
 }
 
@@ -325,23 +334,19 @@ fn choices_that_come_to_nothing_keep_no_recreations() {
 fn a_pod_that_two_loops_evict_has_one_recreation() {
     for comes_before in [true, false] {
         let mut planner = planner(Mode::Evictd, one_gib());
-        let short = Node::with_memory(900, 0).pod("job-0", 300).that(owned);
-        assert_eq!(evicted(&mut planner, 0, &short), ["job-0"]);
+        let job = short(0, "job-0");
+        assert_eq!(evicted(&mut planner, 0, &job), ["job-0"]);
         let mut found = 0;
         if comes_before {
-            let beside = Node::with_memory(4000, 1).pod("job-0", 300).that(owned);
-            let beside = beside.pod("job-1", 1).that(owned);
-            found += step(&mut planner, 1, &beside).recreations.len();
+            let beside = calm(1, "job-0").pod("job-1", 1).that(owned);
+            found += recreations(&mut planner, 1, &beside).len();
         }
-        let memory = Signal::MemoryAvailable;
-        let node = short.snapshot();
-        planner.note_fastpath_eviction(2 * SECOND, node, "job-0", memory, KillOutcome::Killed);
+        fastpath_kills(&mut planner, 2, &job, "job-0");
         if !comes_before {
             planner.cancel_eviction("job-0");
         }
-        let calm = Node::with_memory(4000, 10).pod("job-1", 1).that(owned);
-        let calm = calm.pod("job-2", 1).that(owned);
-        found += step(&mut planner, 10, &calm).recreations.len();
+        let both = calm(10, "job-1").pod("job-2", 1).that(owned);
+        found += recreations(&mut planner, 10, &both).len();
         assert_eq!(found, 1, "{comes_before}");
     }
 }
@@ -350,42 +355,28 @@ fn a_pod_that_two_loops_evict_has_one_recreation() {
 #[test]
 fn a_pod_that_was_not_seen_for_a_cycle_has_not_come_back() {
     let mut planner = planner(Mode::Evictd, one_gib());
-    let calm = |second| Node::with_memory(4000, second);
-    let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);
-    assert_eq!(evicted(&mut planner, 0, &short), ["agent-0"]);
-    step(&mut planner, 10, &calm(10));
-    let again = calm(20).pod("agent-0", 1).that(owned);
-    assert_eq!(step(&mut planner, 20, &again).recreations, []);
-    let another = calm(30).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut planner, 30, &another).recreations.len(), 1);
-    step(&mut planner, 40, &calm(40));
-    let another = calm(50).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut planner, 50, &another).recreations, []);
+    assert_eq!(evicted(&mut planner, 0, &short(0, "agent-0")), ["agent-0"]);
+    step(&mut planner, 10, &Node::with_memory(4000, 10));
+    assert_eq!(recreations(&mut planner, 20, &calm(20, "agent-0")), []);
+    let found = recreations(&mut planner, 30, &calm(30, "agent-1"));
+    assert_eq!(found.len(), 1);
+    step(&mut planner, 40, &Node::with_memory(4000, 40));
+    assert_eq!(recreations(&mut planner, 50, &calm(50, "agent-1")), []);
 }
 
 // R17, R29: the API server names a pod later than its cgroup is seen.
 #[test]
 fn a_pod_comes_back_when_its_cgroup_does() {
     let mut planner = planner(Mode::Evictd, one_gib());
-    let calm = |second| Node::with_memory(4000, second);
-    step(
-        &mut planner,
-        0,
-        &calm(0).pod("agent-0", 1).pod("agent-1", 1),
-    );
-    let short = Node::with_memory(900, 10).pod("agent-0", 300).that(owned);
-    assert_eq!(
-        evicted(&mut planner, 10, &short.pod("agent-1", 1)),
-        ["agent-0"]
-    );
-    let was_here = calm(20).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut planner, 20, &was_here).recreations, []);
+    let unnamed = Node::with_memory(4000, 0).pod("agent-0", 1);
+    step(&mut planner, 0, &unnamed.pod("agent-1", 1));
+    let both = short(10, "agent-0").pod("agent-1", 1);
+    assert_eq!(evicted(&mut planner, 10, &both), ["agent-0"]);
+    let was_here = calm(20, "agent-1");
+    assert_eq!(recreations(&mut planner, 20, &was_here), []);
     let comes = was_here.pod("agent-2", 1);
-    assert_eq!(step(&mut planner, 30, &comes).recreations, []);
-    assert_eq!(
-        step(&mut planner, 40, &comes.that(owned)).recreations.len(),
-        1
-    );
+    assert_eq!(recreations(&mut planner, 30, &comes), []);
+    assert_eq!(recreations(&mut planner, 40, &comes.that(owned)).len(), 1);
 }
 
 // R17, R29
@@ -398,9 +389,8 @@ fn a_pod_that_is_named_after_its_eviction_comes_back() {
         if !is_evicted {
             planner.cancel_eviction("agent-0");
         }
-        let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
-        assert_eq!(step(&mut planner, 10, &calm(10, "agent-0")).recreations, []);
-        let found = step(&mut planner, 20, &calm(20, "agent-1")).recreations;
+        assert_eq!(recreations(&mut planner, 10, &calm(10, "agent-0")), []);
+        let found = recreations(&mut planner, 20, &calm(20, "agent-1"));
         assert_eq!(found.len(), usize::from(is_evicted));
     }
 }
@@ -411,11 +401,9 @@ fn a_pod_that_is_named_after_its_eviction_comes_back() {
 #[test]
 fn a_pod_that_was_not_evicted_does_not_come_back() {
     let mut planner = planner(Mode::Evictd, one_gib());
-    let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
-    let short = |second, name| Node::with_memory(900, second).pod(name, 300).that(owned);
     assert_eq!(evicted(&mut planner, 0, &short(0, "agent-0")), ["agent-0"]);
     planner.cancel_eviction("agent-0");
-    assert_eq!(step(&mut planner, 10, &calm(10, "agent-1")).recreations, []);
+    assert_eq!(recreations(&mut planner, 10, &calm(10, "agent-1")), []);
     // One that was evicted before that counts all the same.
     let again = evicted(&mut planner, 20, &short(20, "agent-1"));
     assert_eq!(again, ["agent-1"]);
@@ -428,8 +416,7 @@ fn a_pod_that_was_not_evicted_does_not_come_back() {
         (vec!["agent-2"], 1)
     );
     planner.cancel_eviction("agent-2");
-    let found = step(&mut planner, 70, &calm(70, "agent-3"));
-    assert_eq!(found.recreations, []);
+    assert_eq!(recreations(&mut planner, 70, &calm(70, "agent-3")), []);
 }
 
 // R17, R29

@@ -6,7 +6,10 @@ use evictd_engine::{
     record::KillOutcome,
 };
 use evictd_tests::{
-    engine::{MI, Node, Round, SECOND, decided, evicted, killed_for_memory, planner, plays},
+    engine::{
+        MI, Node, Round, SECOND, decided, evicted, fastpath_kills, killed_for_memory, planner,
+        plays,
+    },
     prelude::*,
 };
 
@@ -47,14 +50,7 @@ fn all_short(more: i64) -> [(Signal, i64); 4] {
 fn told(node: &mut Node, signal: Signal, available: i64) -> Planner {
     let mut planner = planner(Mode::Evictd, everything());
     node.observe(signal, available, 2);
-    let dip = node.snapshot();
-    planner.note_fastpath_eviction(
-        2 * SECOND,
-        dip,
-        "bomb",
-        Signal::MemoryAvailable,
-        KillOutcome::Killed,
-    );
+    fastpath_kills(&mut planner, 2, node, "bomb");
     planner
 }
 
@@ -143,13 +139,7 @@ fn a_kill_counts_as_soon_as_it_is_seen() {
     assert_eq!(evicted(&mut planner, 2, &node), [""; 0], "it is awaited");
     // All of it has come, and others need more.
     node.observe(signal, 999, 3);
-    planner.note_fastpath_eviction(
-        3 * SECOND,
-        node.snapshot(),
-        "bomb",
-        Signal::MemoryAvailable,
-        KillOutcome::Killed,
-    );
+    fastpath_kills(&mut planner, 3, &node, "bomb");
     node.pods.remove(0);
     assert_eq!(evicted(&mut planner, 3, &node), [""; 0], "one is missing");
     node.observe(signal, 998, 4);
@@ -238,15 +228,8 @@ fn a_pod_that_is_not_known_spares_none() {
     node.pods.remove(0);
     node = node.pod("late", 0);
     node.processes("late", 1);
-    let change = |pod: &mut Pod| pod.priority = -1;
-    node = node.that(change);
-    planner.note_fastpath_eviction(
-        3 * SECOND,
-        node.snapshot(),
-        "gone",
-        Signal::MemoryAvailable,
-        KillOutcome::Killed,
-    );
+    node = node.that(|pod| pod.priority = -1);
+    fastpath_kills(&mut planner, 3, &node, "gone");
     let rounds: &[Round] = &[(39, 300, &[]), (50, 300, &["late"])];
     plays(&mut planner, &mut node, Signal::PidAvailable, rounds);
 }

@@ -173,11 +173,6 @@ fn a_container_of_the_daemonset_evicts() {
     let spec = pod_spec();
     let (mut bystander, wild) = cast(&node.member);
     let (pid, said) = or_skip!(node.start(&spec));
-    let hook = said
-        .split("hook=")
-        .last()
-        .and_then(|rest| rest.split(' ').next());
-    matrix("memory.available", hook.unwrap_or("?"), "in_a_container");
 
     // It is as confined as it was asked to be.
     assert_eq!(status(pid, "NoNewPrivs"), "1");
@@ -215,11 +210,9 @@ fn a_privileged_container_evicts_as_well() {
     let node = or_skip!(Node::new("privileged"));
     let mut spec = pod_spec();
     spec["containers"][0]["securityContext"] = json!({"privileged": true, "readOnlyRootFilesystem": true, "seccompProfile": {"type": "Unconfined"}});
-    let wild = node.member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let (mut bystander, wild) = cast(&node.member);
     let (_, said) = or_skip!(node.start(&spec));
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", UNPRIVILEGED]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
-    let is_reported = node.member.wait(SOON, |m| m.reported().len() == 1);
-    let (evictions, reported) = (node.member.evictions(), node.member.reported());
-    assert!(is_reported, "{evictions:?} {reported:?} {said}");
+    only_wild_is_evicted(&node.member, &mut bystander);
 }

@@ -121,12 +121,7 @@ fn what_is_there_of_a_refused_start_goes() {
     let objects = deploy::all_objects(&files).unwrap().len();
     for faults in [0, 2] {
         let server = marked_cluster();
-        server.fails(
-            "GET",
-            "/api/v1/nodes/n2",
-            faults,
-            InjectedFault::Status(503),
-        );
+        server.fails("GET", "/api/v1/nodes/n2", faults, 503);
         let said = fails(&server, &IMAGES, Path::new("/nowhere"));
         let left = "left evictd.dev/memory-pressure, EvictdMemoryPressure on the node";
         has(&said, &["cannot apply", left]);

@@ -24,12 +24,7 @@ fn every_missing_right_is_named() {
     let mut state = server.state();
     state.denied.extend(denied.map(str::to_owned));
     // It is being upgraded.
-    state.fails(
-        "POST",
-        "selfsubjectaccessreviews",
-        3,
-        InjectedFault::Status(503),
-    );
+    state.fails("POST", "selfsubjectaccessreviews", 3, 503);
     drop(state);
     let runtime = current_thread().unwrap();
     let missing = runtime.block_on(async {
@@ -78,8 +73,7 @@ fn an_eviction_survives_its_token() {
 #[test]
 fn a_report_that_is_forbidden_is_given_up_in_the_end() {
     let (member, wild) = as_root!(ClusterNode::with_wild("forbidden").unwrap());
-    let forbidden = InjectedFault::Status(403);
-    member.server.fails("DELETE", "/pods/wild", 100, forbidden);
+    member.server.fails("DELETE", "/pods/wild", 100, 403);
     let _agent = member.start().unwrap();
     Hog::until_killed(&wild, &["--mib", "1024"]);
     begins(&member.outcomes(1)[0], "refused: 403 Forbidden");

@@ -175,8 +175,7 @@ fn with_failed_pod(name: &str, refused: Option<u16>, outcome: &str) -> (ClusterN
     let (mut member, wild) = ClusterNode::with_wild(name).unwrap();
     member.config["cluster"]["evictedPods"] = "Fail".into();
     if let Some(code) = refused {
-        let refused = InjectedFault::Status(code);
-        member.server.fails("PATCH", STATUS, 2, refused);
+        member.server.fails("PATCH", STATUS, 2, code);
     }
     let agent = member.start().unwrap();
     member.evicts(&wild, outcome);
@@ -379,8 +378,7 @@ fn a_pod_of_the_same_name_is_left_alone() {
 fn trouble_is_outlasted() {
     let (member, wild) = as_root!(ClusterNode::with_wild("trouble").unwrap());
     for code in [429, 500, 503] {
-        let busy = InjectedFault::Status(code);
-        member.server.fails("DELETE", "/pods/wild", 1, busy);
+        member.server.fails("DELETE", "/pods/wild", 1, code);
     }
     // A condition that does not get through must not hold up the DELETE.
     member
@@ -695,10 +693,8 @@ fn a_refused_delete_uses_up_no_attempts_of_the_event() {
     skip_if!(not_root());
     let (mut member, wild) = ClusterNode::with_wild("deniedevent").unwrap();
     let address = listen(&mut member.config, "metricsAddress");
-    let refused = InjectedFault::Status(403);
-    member.server.fails("DELETE", "/pods/wild", 8, refused);
-    let away = InjectedFault::Status(503);
-    member.server.fails("POST", "/default/events", 1, away);
+    member.server.fails("DELETE", "/pods/wild", 8, 403);
+    member.server.fails("POST", "/default/events", 1, 503);
     let agent = member.start().unwrap();
     member.evicts(&wild, "refused: 403 Forbidden: scripted");
     assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
@@ -716,8 +712,8 @@ fn one_namespaces_events_hold_up_no_other() {
     let mut shop = apiserver::pod("first", &uid, "BestEffort", 0, None);
     shop["metadata"]["namespace"] = "shop".into();
     member.server.state().put_pod(shop);
-    let (busy, events) = (InjectedFault::Status(429), "/namespaces/shop/events");
-    member.server.fails("POST", events, usize::MAX, busy);
+    let events = "/namespaces/shop/events";
+    member.server.fails("POST", events, usize::MAX, 429);
     let first = member.cgroup_of(&uid, "BestEffort").unwrap();
     let second = member.best_effort("second", 2);
     let _agent = member.start().unwrap();

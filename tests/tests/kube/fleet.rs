@@ -8,7 +8,10 @@ use evictd_engine::{
 };
 use evictd_kube::fleet_brake::{FleetBrake, ReportTimes};
 use evictd_tests::{
-    apiserver::State, policy_fixture::BarePod, prelude::*, watch_fixture::WatchFixture,
+    apiserver::State,
+    policy_fixture::{BarePod, charge},
+    prelude::*,
+    watch_fixture::WatchFixture,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -55,11 +58,7 @@ impl Node {
     }
 
     fn evicts(&self) {
-        self.limiter.charge(
-            EvictionKind::Urgent,
-            &BarePod::new(Pod::default()),
-            monotonic_ns(),
-        );
+        charge(&self.limiter, &BarePod::default());
     }
 
     fn pace(&self) -> FleetPace {
@@ -142,7 +141,7 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     let nodes = [&one, &two, &calm];
     assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
     for node in nodes {
-        let (pod, now) = (BarePod::new(Pod::default()), monotonic_ns());
+        let (pod, now) = (BarePod::default(), monotonic_ns());
         assert!(
             node.limiter
                 .allows(&pod, now, EvictionKind::Urgent, LastResort::None),
@@ -218,7 +217,7 @@ fn a_wrong_clock_removes_no_entry_that_counts_for_others() {
 fn without_the_api_server_each_node_goes_on_by_itself() {
     let f = WatchFixture::new(|server| {
         let mut state = server.state();
-        state.fails("GET", EVICTIONS, 2, InjectedFault::Status(503));
+        state.fails("GET", EVICTIONS, 2, 503);
     })
     .unwrap();
     let node = Node::new(&f, "n1");
@@ -236,7 +235,7 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
 fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
     let away = |f: &WatchFixture| {
         let mut state = f.server.state();
-        state.fails("", EVICTIONS, usize::MAX, InjectedFault::Status(503));
+        state.fails("", EVICTIONS, usize::MAX, 503);
     };
     let is_back = |f: &WatchFixture| f.server.state().faults.clear();
     let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
@@ -318,8 +317,7 @@ fn a_report_that_fails_is_noticed() {
     let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
     let node = Node::new(&f, "n1");
     assert!(f.wait(|_| node.fleet.is_available()));
-    f.server
-        .fails("PATCH", EVICTIONS, 2, InjectedFault::Status(403));
+    f.server.fails("PATCH", EVICTIONS, 2, 403);
     node.evicts();
     assert!(f.wait(|_| !node.fleet.is_available()));
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
@@ -332,8 +330,7 @@ fn a_watch_that_is_forbidden_is_noticed() {
     let f = WatchFixture::new(|server| maps(&mut server.state())).unwrap();
     let node = Node::new(&f, "n1");
     assert!(f.wait(|_| node.fleet.is_available()));
-    let forbidden = InjectedFault::Status(403);
-    f.server.fails("GET", "/configmaps", usize::MAX, forbidden);
+    f.server.fails("GET", "/configmaps", usize::MAX, 403);
     f.server.state().end_watches();
     assert!(f.wait(|_| !node.fleet.is_available()));
     f.server.state().faults.clear();

@@ -101,8 +101,7 @@ fn the_load_of_one_agent_is_what_the_page_says() {
         state.put_config_map("evictd", name, json!({}));
     }
     member.config["cluster"]["admissionPolicies"] = true.into();
-    let refused = InjectedFault::Status(403);
-    member.server.fails("POST", "/events", 1, refused);
+    member.server.fails("POST", "/events", 1, 403);
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");

@@ -108,8 +108,7 @@ fn the_next_agent_cleans_up_after_a_refusal() {
     assert!(member.server.wait(SOON, says));
     agent.kill();
     for code in [403, 404] {
-        let refused = InjectedFault::Status(code);
-        member.server.fails("GET", "/nodes/n2", 1, refused);
+        member.server.fails("GET", "/nodes/n2", 1, code);
     }
     let _agent = member.start().unwrap();
     assert!(member.server.wait(SOON, is_clean));
@@ -121,8 +120,7 @@ fn a_condition_does_not_wait_for_what_is_left() {
     skip_if!(not_root());
     let (mut member, wild) = ClusterNode::with_wild("untold").unwrap();
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
-    let refused = InjectedFault::Status(403);
-    member.server.fails("GET", "/nodes/n2", usize::MAX, refused);
+    member.server.fails("GET", "/nodes/n2", usize::MAX, 403);
     let agent = member.start().unwrap();
     Hog::until_killed(&wild, &["--mib", "1024"]);
     assert!(member.server.wait(SOON, has_condition));
@@ -215,7 +213,7 @@ impl PolicyFixture<'_> {
         let server = ApiServer::start().unwrap();
         server.state().is_agents_alone = true;
         if let Some((path, code)) = self.refusal {
-            server.fails("PATCH", path, 1, InjectedFault::Status(code));
+            server.fails("PATCH", path, 1, code);
         }
         {
             let mut state = server.state();
@@ -398,8 +396,7 @@ fn conflicts_and_failures_are_outlasted() {
     member.config["evictionPressureTransitionPeriod"] = "5m".into();
     let _agent = member.start().unwrap();
     for code in [409, 500] {
-        let fault = InjectedFault::Status(code);
-        member.server.fails("PATCH", "/nodes/n2", 1, fault);
+        member.server.fails("PATCH", "/nodes/n2", 1, code);
     }
     Hog::until_killed(&wild, &["--mib", "1024"]);
     assert!(member.server.wait(SOON, says));

@@ -76,7 +76,7 @@ impl Reports {
         self.queue.try_send(Job::new(eviction, None)).unwrap();
     }
 
-    fn fails(&self, method: &'static str, path: &'static str, what: InjectedFault) {
+    fn fails(&self, method: &'static str, path: &'static str, what: impl Into<InjectedFault>) {
         self.f.server.fails(method, path, usize::MAX, what);
     }
 
@@ -137,7 +137,7 @@ fn a_pod_that_went_for_a_disk_is_deleted_with_its_files() {
 fn a_pod_that_cannot_be_deleted_holds_up_no_other() {
     let r = reports(EvictedPods::Fail);
     for (method, path) in [("PATCH", "/pods/stuck/status"), ("DELETE", "/pods/stuck")] {
-        r.fails(method, path, InjectedFault::Status(500));
+        r.fails(method, path, 500);
     }
     r.killed("default", "stuck");
     // The pauses are long by now.
@@ -178,7 +178,7 @@ fn a_webhook_has_its_time() {
 fn refusals_in_a_burst_are_not_the_last_word() {
     let r = reports(EvictedPods::Delete);
     let server = &r.f.server;
-    server.fails("DELETE", "/shop/", 12, InjectedFault::Status(403));
+    server.fails("DELETE", "/shop/", 12, 403);
     r.killed("shop", "web");
     for number in 0..40 {
         r.killed("default", &format!("other-{number}"));
@@ -191,7 +191,7 @@ fn refusals_in_a_burst_are_not_the_last_word() {
 #[test]
 fn events_that_are_never_taken_hold_up_no_delete() {
     let r = reports(EvictedPods::Delete);
-    r.fails("POST", "/events", InjectedFault::Status(500));
+    r.fails("POST", "/events", 500);
     let beyond = 40;
     for number in 1..=QUEUE + beyond {
         r.killed("default", &format!("web-{number}"));
@@ -208,7 +208,7 @@ fn events_that_are_never_taken_hold_up_no_delete() {
 #[test]
 fn a_namespace_without_room_for_events_takes_none_from_the_node() {
     let r = reports(EvictedPods::Delete);
-    r.fails("POST", "/namespaces/shop/", InjectedFault::Status(403));
+    r.fails("POST", "/namespaces/shop/", 403);
     r.killed("shop", "web");
     r.soon(|r| r.count("POST", "/namespaces/default/events") == 1);
     assert!(r.f.wait(|_| r.count("POST", "/namespaces/shop/") >= 8));

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, EvictionDecision, ManagedPod, Message, fleet::FleetPace, limiter::EvictionKind,
-    permit::Permission, record::SignalReading,
+    Cause, EvictionDecision, ManagedPod, Message, fleet::FleetPace, permit::Permission,
+    record::SignalReading,
 };
 use evictd_kube::{
     access,
@@ -23,7 +23,7 @@ use evictd_policy::{
 use evictd_store::{disk_queue::DiskThread, journal::Journal, record::RequestRecord};
 use evictd_tests::{
     apiserver,
-    policy_fixture::{BarePod, FLEET_RULES},
+    policy_fixture::{BarePod, FLEET_RULES, charge},
     prelude::*,
 };
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
@@ -132,7 +132,7 @@ impl Soft {
         assert!(is_protected, "{outcome:?}");
     }
 
-    fn fails(&self, path: &'static str, what: InjectedFault) {
+    fn fails(&self, path: &'static str, what: impl Into<InjectedFault>) {
         self.server.fails("POST", path, 1, what);
     }
 
@@ -333,16 +333,7 @@ fn at_the_hard_threshold_budgets_no_longer_count() {
     assert_eq!(asked.last().unwrap().override_reason.as_deref(), why);
 }
 
-#[test]
-fn without_a_configured_time_a_budget_holds() {
-    let mut soft = soft(json!({}));
-    for _ in 0..3 {
-        soft.is_protected_by_budgets();
-    }
-    assert_eq!(soft.server.count("DELETE", ""), 0);
-}
-
-/// Budgets that protect all pods of a full node do not fill the journal.
+/// Budgets that protect all pods of a full node do not fill the journal, and hold without a configured time.
 #[test]
 fn a_request_is_written_down_once_however_many_there_are() {
     let mut soft = soft(json!({}));
@@ -360,6 +351,7 @@ fn a_request_is_written_down_once_however_many_there_are() {
     soft.signal = Signal::MemoryAvailable;
     assert!(is_protected(soft.evict(&all, false)));
     assert_eq!(soft.asked().len(), all.len());
+    assert_eq!(soft.server.count("DELETE", ""), 0);
 }
 
 /// A pod that has completed since it was chosen keeps its object, status and logs.
@@ -408,14 +400,13 @@ fn an_event_is_sent_until_the_server_has_it() {
     let mut soft = soft(json!({}));
     // A 409 of the reason Conflict says nothing of an Event that is there.
     for code in [503, 429, 403, 409] {
-        soft.fails("/events", InjectedFault::Status(code));
+        soft.fails("/events", code);
     }
     assert_eq!(soft.evicts(&[1], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.reports_failed.get(), 0);
     // One that the server does not take at all is given up.
-    soft.server
-        .fails("POST", "/events", 8, InjectedFault::Status(422));
+    soft.server.fails("POST", "/events", 8, 422);
     assert_eq!(soft.evicts(&[2], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.reports_failed.get(), 1);
@@ -425,9 +416,8 @@ fn an_event_is_sent_until_the_server_has_it() {
 #[test]
 fn new_events_use_up_no_attempts_of_a_refused_one() {
     let soft = soft(json!({}));
-    let refused = InjectedFault::Status(403);
-    let of_shop = "/namespaces/shop/events";
-    soft.server.fails("POST", of_shop, usize::MAX, refused);
+    soft.server
+        .fails("POST", "/namespaces/shop/events", usize::MAX, 403);
     let send = |namespace, number: usize| {
         let pod = PodRef {
             namespace,
@@ -469,8 +459,7 @@ fn new_events_use_up_no_attempts_of_a_refused_one() {
 #[test]
 fn the_end_waits_for_an_event_that_is_not_taken_at_once() {
     let mut soft = soft(json!({}));
-    let away = InjectedFault::Status(503);
-    soft.server.fails("POST", "/events", 3, away);
+    soft.server.fails("POST", "/events", 3, 503);
     assert_eq!(soft.evicts(&[1], false).0, 0);
     // Nothing can fill the queue any more.
     let filling = (soft.events, soft.evictor);
@@ -485,7 +474,7 @@ fn the_end_waits_for_an_event_that_is_not_taken_at_once() {
 #[test]
 fn trouble_with_one_and_trouble_with_all() {
     let mut soft = soft(json!({}));
-    soft.fails("/web-2/eviction", InjectedFault::Status(500));
+    soft.fails("/web-2/eviction", 500);
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
     soft.server.go_away();
     assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NoneRequested);
@@ -498,8 +487,7 @@ fn a_busy_server_takes_no_other_pod() {
     for code in [401, 429, 502, 503, 504] {
         let times = if code == 401 { 2 } else { 1 };
         for (method, path) in [("POST", "/web-2/eviction"), ("DELETE", "/pods/web-2")] {
-            let busy = InjectedFault::Status(code);
-            soft.server.fails(method, path, times, busy);
+            soft.server.fails(method, path, times, code);
             let outcome = soft.evict(&[1, 2], false);
             assert_eq!(outcome, SoftOutcome::NoneRequested, "{method} {code}");
             let expected = match method {
@@ -513,10 +501,9 @@ fn a_busy_server_takes_no_other_pod() {
     // A condition that is not taken back at once.
     let status = "/web-2/status";
     let at_once = InjectedFault::Slow(Duration::ZERO);
-    let busy = InjectedFault::Status(503);
     soft.server.fails("PATCH", status, 1, at_once);
-    soft.server.fails("PATCH", status, 2, busy);
-    soft.server.fails("DELETE", "/pods/web-2", 1, busy);
+    soft.server.fails("PATCH", status, 2, 503);
+    soft.server.fails("DELETE", "/pods/web-2", 1, 503);
     soft.evict(&[1, 2], false);
     assert_eq!(soft.disruption("web-2"), json!(["False", null]));
     let state = soft.server.state();
@@ -530,38 +517,27 @@ fn a_busy_server_takes_no_other_pod() {
 #[test]
 fn the_condition_stays_where_the_outcome_is_not_known() {
     let mut soft = soft(json!({}));
-    let (late, refused) = (InjectedFault::Status(504), InjectedFault::Status(403));
-    soft.server.fails("DELETE", "/pods/web-2", 1, late);
+    soft.server.fails("DELETE", "/pods/web-2", 1, 504);
     // Before the DELETE, and after it.
-    soft.server.fails("GET", "/default/pods", 2, refused);
+    soft.server.fails("GET", "/default/pods", 2, 403);
     assert_eq!(soft.evict(&[1, 2], false), SoftOutcome::NoneRequested);
     let stays = json!(["True", "TerminationByKubelet"]);
     assert_eq!(soft.disruption("web-2"), stays);
 }
 
-// R42: the server has done it, and says so later.
+// R42: the server has done it, and says so later; or the connection is lost before that.
 #[test]
 fn a_delete_whose_answer_is_lost_counts() {
-    let mut soft = soft(json!({}));
-    let path = "/default/pods/web-2";
-    soft.server.fails("DELETE", path, 1, InjectedFault::Cut);
-    let away = InjectedFault::Status(503);
-    soft.server.fails("GET", "/default/pods", 3, away);
-    assert_eq!(soft.evicts(&[1, 2], false).0, 0);
-    assert_eq!(soft.server.count("DELETE", ""), 1);
-    assert_eq!(soft.counted(), 1);
-    assert_eq!(soft.event_reasons(), ["Evicted"]);
-}
-
-// R42: the connection is lost before the server has done it.
-#[test]
-fn a_delete_that_is_done_after_its_answer_was_lost_counts() {
-    let mut soft = soft(json!({}));
     let late = InjectedFault::Late(Duration::from_secs(1));
-    soft.server.fails("DELETE", "/default/pods/web-2", 1, late);
-    assert_eq!(soft.evicts(&[1, 2], false).0, 0);
-    assert_eq!(soft.server.count("DELETE", ""), 1);
-    assert_eq!(soft.counted(), 1);
+    for (fault, refused) in [(InjectedFault::Cut, 3), (late, 0)] {
+        let mut soft = soft(json!({}));
+        soft.server.fails("DELETE", "/default/pods/web-2", 1, fault);
+        soft.server.fails("GET", "/default/pods", refused, 503);
+        assert_eq!(soft.evicts(&[1, 2], false).0, 0);
+        assert_eq!(soft.server.count("DELETE", ""), 1);
+        assert_eq!(soft.counted(), 1);
+        assert_eq!(soft.event_reasons(), ["Evicted"]);
+    }
 }
 
 // The default of a webhook's `timeoutSeconds` is 10 s, and the API server goes on after that if it may.
@@ -637,7 +613,7 @@ fn a_missing_right_is_the_agents_own_trouble() {
 #[test]
 fn a_pod_that_a_policy_protects_is_passed_over() {
     let mut soft = soft(json!({}));
-    soft.fails("/web-2/eviction", InjectedFault::Status(403));
+    soft.fails("/web-2/eviction", 403);
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
     assert_eq!(soft.connection.counters.forbidden.get(), 1);
 }
@@ -671,11 +647,7 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     limiter.set_quota(3, Some(1), u64::MAX, None);
     here.iter()
         .for_each(|pod| pod.permit().set(Permission::Always, 0, &[3]));
-    limiter.charge(
-        EvictionKind::Urgent,
-        &BarePod::new(Pod::default()),
-        monotonic_ns(),
-    );
+    charge(&limiter, &BarePod::default());
     limiter.charge_restored(3, i64::try_from(monotonic_ns()).unwrap());
     assert_eq!(
         soft.evict(&[1, 2], true),
@@ -735,54 +707,35 @@ fn a_request_is_taken_back_when_the_pressure_is_over() {
     assert!(member.wait(SOON, |m| m.server.count("DELETE", "/pods/one") == 1));
 }
 
-/// Evictions are paused while the API server takes its time over a request; what comes of it.
-fn paused_meanwhile(
-    soft: &mut Soft,
-    (method, path): (&'static str, &'static str),
-    indices: &[usize],
-    hard: bool,
-) -> SoftOutcome {
-    let slow = InjectedFault::Slow(Duration::from_secs(1));
-    soft.server.fails(method, path, 1, slow);
-    let limiter = Arc::clone(soft.policies.limiter());
-    let paused = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        limiter.pause(true);
-    });
-    let outcome = soft.evict(indices, hard);
-    paused.join().unwrap();
-    outcome
-}
-
-// R12: the dry run takes its time, and evictions are paused meanwhile.
+// R5, R12, R18: the API server takes its time over the dry run, over the condition, or over a budget that is overridden, and evictions
+// are paused meanwhile. A pod that stays is no target of a disruption.
 #[test]
-fn a_pause_during_the_dry_run_comes_before_the_delete() {
-    let mut soft = soft(json!({}));
-    let dry_run = ("POST", "/web-2/eviction");
-    let outcome = paused_meanwhile(&mut soft, dry_run, &[1, 2], false);
-    assert_eq!(outcome, block_reason(BlockReason::Paused, 0));
-    let state = soft.server.state();
-    assert_eq!(state.count("POST", "/web-2/eviction"), 1);
-    assert_eq!(state.count("PATCH", "") + state.count("DELETE", ""), 0);
-}
-
-// R12, R18: a pod that stays is no target of a disruption.
-#[test]
-fn a_pause_before_the_delete_takes_the_condition_back() {
-    let mut soft = soft(json!({}));
-    let condition = ("PATCH", "/web-2/status");
-    let outcome = paused_meanwhile(&mut soft, condition, &[1, 2], false);
-    assert_eq!(outcome, block_reason(BlockReason::Paused, 0));
-    assert_eq!(soft.server.count("DELETE", ""), 0);
-    assert_eq!(soft.disruption("web-2"), json!(["False", null]));
-}
-
-// R5: the override of a budget too.
-#[test]
-fn a_pause_holds_for_an_override() {
-    let mut soft = soft(json!({}));
-    let outcome = paused_meanwhile(&mut soft, ("POST", "/web-1/eviction"), &[0], true);
-    assert_eq!(outcome, block_reason(BlockReason::Paused, 0));
-    assert_eq!(soft.server.count("DELETE", ""), 0);
-    assert_eq!(soft.connection.counters.pdb_overrides.get(), 0);
+fn a_pause_meanwhile_comes_before_the_delete() {
+    for (method, path, indices, hard, patches) in [
+        ("POST", "/web-2/eviction", &[1, 2][..], false, 0),
+        ("PATCH", "/web-2/status", &[1, 2], false, 2),
+        ("POST", "/web-1/eviction", &[0], true, 0),
+    ] {
+        let mut soft = soft(json!({}));
+        let slow = InjectedFault::Slow(Duration::from_secs(1));
+        soft.server.fails(method, path, 1, slow);
+        let limiter = Arc::clone(soft.policies.limiter());
+        let paused = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            limiter.pause(true);
+        });
+        let outcome = soft.evict(indices, hard);
+        paused.join().unwrap();
+        assert_eq!(outcome, block_reason(BlockReason::Paused, 0), "{path}");
+        let asked = ["POST", "PATCH", "DELETE"].map(|method| soft.server.count(method, ""));
+        assert_eq!(asked, [1, patches, 0], "{path}");
+        let condition = if patches > 0 {
+            json!(["False", null])
+        } else {
+            Value::Null
+        };
+        let pod = web(indices[0]).name;
+        assert_eq!(soft.disruption(&pod), condition, "{path}");
+        assert_eq!(soft.connection.counters.pdb_overrides.get(), 0);
+    }
 }

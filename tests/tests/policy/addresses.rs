@@ -116,7 +116,7 @@ fn gates_are_kept_from_the_networks_and_endpoints_that_the_api_server_names() {
 /// An API server before 1.33, or no right: what is known without it counts, and gates ask.
 #[test]
 fn what_cannot_be_read_keeps_no_gate_from_asking() {
-    let forbid = |state: &mut State| state.fails("GET", SLICE, 1000, InjectedFault::Status(403));
+    let forbid = |state: &mut State| state.fails("GET", SLICE, 1000, 403);
     let prepare = |state: &mut State| {
         state.objects.insert(SLICE.into(), slice(&[SERVER]));
         forbid(state);

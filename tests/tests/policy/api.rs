@@ -127,8 +127,7 @@ fn many_agents_write_once() {
 #[test]
 fn a_conflict_means_another_look() {
     let f = start(50, |s| {
-        let conflict = InjectedFault::Status(409);
-        s.fails("PATCH", "/evictionpolicies/db/status", 2, conflict);
+        s.fails("PATCH", "/evictionpolicies/db/status", 2, 409);
         s.put_policy("db", spec(NEVER));
     });
     f.accepts("db");
@@ -187,9 +186,7 @@ fn without_the_definition_it_is_asked_for_rarely() {
 fn what_is_forbidden_changes_nothing() {
     let f = start(100, |s| s.put_policy("db", spec(NEVER)));
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
-    f.server
-        .state()
-        .fails("GET", "/evictionpolicies", 1, InjectedFault::Status(403));
+    f.server.state().fails("GET", "/evictionpolicies", 1, 403);
     f.server.state().expire();
     f.lists(|count| count >= 3);
     assert_eq!(f.in_force(), one("db", 1));

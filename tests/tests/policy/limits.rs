@@ -10,7 +10,7 @@ use evictd_policy::{
 };
 use evictd_tests::{
     policy_fixture::{
-        BarePod, FLEET_RULES, PolicyFixture, always, labels, may_go, owner, pod, policy,
+        BarePod, FLEET_RULES, PolicyFixture, always, charge, labels, may_go, owner, pod, policy,
     },
     prelude::*,
 };
@@ -51,17 +51,10 @@ fn limits_keep_enough_of_a_group_here() {
         (0..4).all(|pod| may_go(&kept, pod)),
         "four of them, two to stay"
     );
-    let charge = |kept: &PolicyFixture, pod: usize| {
-        kept.evaluator.limiter().charge(
-            EvictionKind::Urgent,
-            &*kept.table.entries[pod],
-            monotonic_ns(),
-        );
-    };
-    charge(&kept, 0);
+    charge(kept.evaluator.limiter(), &*kept.table.entries[0]);
     kept.evaluator.evaluate();
     assert!(may_go(&kept, 1));
-    charge(&kept, 1);
+    charge(kept.evaluator.limiter(), &*kept.table.entries[1]);
     // At once, and after the next count.
     assert!(!may_go(&kept, 2));
     kept.evaluator.evaluate();
@@ -81,9 +74,7 @@ fn a_pod_that_runs_anew_is_available_again() {
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
     let kept = as_root!(keep("gateanew", 3, vec![policy("p", always(&limits))]));
     let first = kept.entry(&pod(0));
-    kept.evaluator
-        .limiter()
-        .charge(EvictionKind::Urgent, &**first, monotonic_ns());
+    charge(kept.evaluator.limiter(), &**first);
     kept.evaluator.refresh_evicted(true);
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "nothing runs in the first");
@@ -126,9 +117,9 @@ fn rates_hold_for_the_node_and_for_each_owner() {
             .collect::<Vec<_>>()
     };
     assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
-    limiter.charge(EvictionKind::Urgent, &*table.entries[0], monotonic_ns());
+    charge(limiter, &*table.entries[0]);
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
-    limiter.charge(EvictionKind::Urgent, &*table.entries[2], monotonic_ns());
+    charge(limiter, &*table.entries[2]);
     assert!(free().is_empty(), "two of the node");
 }
 
@@ -211,7 +202,7 @@ fn limits_that_do_not_count_any_more_make_room() {
     );
     assert!(allows(last, LastResort::Any));
     // The node's rate has a place, and holds for the pod that has none for its owner's.
-    limiter.charge(EvictionKind::Urgent, &**first, monotonic_ns());
+    charge(limiter, &**first);
     assert!(!allows(last, LastResort::Any));
     // What counts is kept when its pods are gone: the place of the first owner, and the node's.
     evaluator.set_pods::<BarePod>(&[]);

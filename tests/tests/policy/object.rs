@@ -53,7 +53,7 @@ fn answers(member: &ClusterNode, path: &str, cluster: Option<Value>) {
     };
 }
 
-fn fails(member: &ClusterNode, what: InjectedFault) {
+fn fails(member: &ClusterNode, what: impl Into<InjectedFault>) {
     let mut state = member.server.state();
     state.fails("GET", "/clusters/db", usize::MAX, what);
 }
@@ -83,7 +83,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the condition is false");
 
-    fails(&member, InjectedFault::Status(403));
+    fails(&member, 403);
     assert!(
         member.wait(SOON, |m| {
             let gate = gate_of(m);

@@ -85,15 +85,7 @@ impl Scene {
 
     /// A pod has so many tasks, and as many inodes.
     fn tasks(&mut self, name: &str, tasks: u64) {
-        let mut container = crate::ContainerUsage::default();
-        container.logs.inodes = Some(tasks);
-        let usage = PodUsage {
-            processes: Some(tasks),
-            ephemeral_storage: Some(MIB),
-            containers: vec![container],
-            ..PodUsage::default()
-        };
-        self.usages.insert(name.into(), usage);
+        self.usages.insert(name.into(), usage(MIB, tasks, tasks));
     }
 
     /// A pod that has so many bytes of files, as a walk that began then has found.
@@ -103,13 +95,9 @@ impl Scene {
     }
 
     fn walked(&mut self, name: &str, bytes: u64, began: i64) {
-        let mut container = crate::ContainerUsage::default();
-        container.logs.bytes = Some(bytes);
         let usage = PodUsage {
-            ephemeral_storage: Some(bytes),
             walk_began: Some(began.unsigned_abs()),
-            containers: vec![container],
-            ..PodUsage::default()
+            ..usage(bytes, 0, 0)
         };
         self.usages.insert(name.into(), usage);
     }
@@ -156,12 +144,7 @@ impl Scene {
     /// A look that finds so much available; what is evicted comes back `after` that.
     fn look(&mut self, now: i64, available: i64, after: i64) -> Plan {
         let observations = self.seen(now, available);
-        let node = Snapshot {
-            observations: &observations,
-            pods: &self.pods,
-            usages: &self.usages,
-            bounds: self.bounds,
-        };
+        let node = snapshot(&observations, &self.pods, &self.usages, self.bounds);
         let plan = self.planner.plan(now, node);
         for eviction in plan.evictions.iter().filter(|e| !e.is_soft) {
             let pod = self.pods.iter().position(|pod| pod.uid == eviction.uid);
@@ -183,12 +166,7 @@ impl Scene {
         before: &Observations,
     ) -> Vec<EvictionDecision> {
         let observations = self.seen(now, available);
-        let node = Snapshot {
-            observations: &observations,
-            pods: &self.pods,
-            usages: &self.usages,
-            bounds: NodeBounds::default(),
-        };
+        let node = snapshot(&observations, &self.pods, &self.usages, self.bounds);
         let reclaim = ReclaimUnderWay {
             by: ReclaimBy::Runtime,
             what: &plan.node_reclaim,
@@ -199,6 +177,33 @@ impl Scene {
 
     fn urgent(&self) -> usize {
         self.gone.iter().filter(|(.., urgent)| *urgent).count()
+    }
+}
+
+fn snapshot<'a>(
+    observations: &'a Observations,
+    pods: &'a [Pod],
+    usages: &'a Usages,
+    bounds: NodeBounds,
+) -> Snapshot<'a> {
+    Snapshot {
+        observations,
+        pods,
+        usages,
+        bounds,
+    }
+}
+
+/// What a pod has: so many bytes and inodes of files, and so many tasks.
+fn usage(bytes: u64, inodes: u64, tasks: u64) -> PodUsage {
+    let mut container = crate::ContainerUsage::default();
+    container.logs.bytes = Some(bytes);
+    container.logs.inodes = Some(inodes);
+    PodUsage {
+        processes: Some(tasks),
+        ephemeral_storage: Some(bytes),
+        containers: vec![container],
+        ..PodUsage::default()
     }
 }
 
@@ -482,12 +487,7 @@ fn a_fork_bomb_that_was_killed_for_another_reason_takes_no_pod_with_it() {
         match by_fastpath {
             true => {
                 let observations = scene.seen(1790 * MS, 3130);
-                let node = Snapshot {
-                    observations: &observations,
-                    pods: &scene.pods,
-                    usages: &scene.usages,
-                    bounds: scene.bounds,
-                };
+                let node = snapshot(&observations, &scene.pods, &scene.usages, scene.bounds);
                 scene.planner.note_fastpath_kill(1790 * MS, node, "bomb");
             }
             false => scene.planner.note_outcome("bomb", KillOutcome::Killed),
@@ -581,13 +581,8 @@ fn both_steps_before_an_eviction_are_of_pods_that_may_go() {
     let observations = Observations::default();
     let mut bounds = NodeBounds::default();
     bounds.rate.left = 0;
-    let node = Snapshot {
-        observations: &observations,
-        pods: &scene.pods,
-        usages: &scene.usages,
-        // No step evicts a pod.
-        bounds,
-    };
+    // No step evicts a pod.
+    let node = snapshot(&observations, &scene.pods, &scene.usages, bounds);
     scene.planner.note_fastpath_kill(SECOND, node, "killed");
     let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     let reclaimable = scene.planner.reclaimable(node).collect();
@@ -1077,12 +1072,7 @@ fn walks_are_wanted_since_the_newest_shortage() {
                 let observation = scene.seen(second * SECOND, available);
                 seen.set(signal, observation.get(signals[0]).unwrap());
             }
-            let node = Snapshot {
-                observations: &seen,
-                pods: &[],
-                usages: &scene.usages,
-                bounds: scene.bounds,
-            };
+            let node = snapshot(&seen, &[], &scene.usages, scene.bounds);
             scene.planner.plan(second * SECOND, node);
             let since = since.map(|since: u64| since * units::SECOND);
             assert_eq!(scene.planner.files_short_since(), since, "{second}");
@@ -1138,12 +1128,8 @@ fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
         ..Pod::default()
     };
     scene.pods.push(writer);
-    let node = Snapshot {
-        observations: &Observations::default(),
-        pods: &scene.pods,
-        usages: &scene.usages,
-        bounds: NodeBounds::default(),
-    };
+    let unseen = Observations::default();
+    let node = snapshot(&unseen, &scene.pods, &scene.usages, scene.bounds);
     let now = scene.gone[0].0 + SECOND / 4;
     scene
         .planner

@@ -38,16 +38,7 @@ impl Node {
 
     /// It has so many bytes, inodes and tasks.
     fn pod(&mut self, name: &str, [bytes, inodes, tasks]: [u64; 3]) {
-        let mut container = crate::ContainerUsage::default();
-        container.logs.bytes = Some(bytes);
-        container.logs.inodes = Some(inodes);
-        let usage = PodUsage {
-            processes: Some(tasks),
-            ephemeral_storage: Some(bytes),
-            containers: vec![container],
-            ..PodUsage::default()
-        };
-        self.usages.insert(name.into(), usage);
+        self.usages.insert(name.into(), usage(bytes, inodes, tasks));
         self.pods.push(Pod {
             uid: name.into(),
             namespace: "default".into(),
@@ -68,18 +59,24 @@ impl Node {
 
     /// The planner, and what it sees of the node.
     fn parts(&mut self) -> (&mut Planner, Snapshot<'_>) {
-        let node = Snapshot {
-            observations: &self.observations,
-            pods: &self.pods,
-            usages: &self.usages,
-            bounds: self.bounds,
-        };
+        let node = snapshot(&self.observations, &self.pods, &self.usages, self.bounds);
         (&mut self.planner, node)
     }
 
     fn look(&mut self, now: i64) -> Plan {
         let (planner, node) = self.parts();
         planner.plan(now, node)
+    }
+
+    /// The first of these seconds at which pods go.
+    fn first(&mut self, mut seconds: std::ops::Range<i64>) -> Option<i64> {
+        seconds.find(|second| !self.goes(second * SECOND).is_empty())
+    }
+
+    /// The fast path has evicted a pod for memory, or tried to.
+    fn fastpath(&mut self, at: i64, uid: &str, outcome: KillOutcome) {
+        let (planner, dip) = self.parts();
+        planner.note_fastpath_eviction(at, dip, uid, Signal::MemoryAvailable, outcome);
     }
 
     /// Goes on where an agent has ended that has chosen this pod at the moment of its last eviction.
@@ -262,9 +259,7 @@ fn a_dip_between_two_looks_brings_the_minimum_reclaim_into_force() {
         node.see(memory, 5000);
         node.look(SECOND);
         node.see(memory, lowest);
-        let (planner, dip) = node.parts();
-        let outcome = KillOutcome::Killed;
-        planner.note_fastpath_eviction(2 * SECOND, dip, "hog", memory, outcome);
+        node.fastpath(2 * SECOND, "hog", KillOutcome::Killed);
         node.see(memory, 1200);
         node.look(3 * SECOND);
         assert_eq!(node.planner.is_under_pressure(&reclaims), counts);
@@ -284,10 +279,7 @@ fn an_answer_about_a_pod_that_has_ended_changes_nothing() {
         assert_eq!(chosen(&plan.evictions), [("files", DISK)]);
         node.planner.set_soft_request_under_way(true);
         if is_killed {
-            let (planner, dip) = node.parts();
-            let memory = Signal::MemoryAvailable;
-            let outcome = KillOutcome::Killed;
-            planner.note_fastpath_eviction(4 * SECOND, dip, "files", memory, outcome);
+            node.fastpath(4 * SECOND, "files", KillOutcome::Killed);
         }
         node.pods.clear();
         node.look(5 * SECOND);
@@ -326,7 +318,7 @@ fn the_pace_begins_with_the_answer_for_another_pod_too() {
     };
     let gone = Some((&other, Departure::Requested));
     planner.soft_eviction_finished(33 * SECOND, snapshot, "chosen", gone);
-    let next = (34..60).find(|second| !node.look(second * SECOND).evictions.is_empty());
+    let next = node.first(34..60);
     assert_eq!(next, Some(43));
 }
 
@@ -355,9 +347,7 @@ fn a_pod_for_which_sigkill_is_refused_is_chosen_again_after_a_minute() {
     let mut node = Node::new(vec![hard(DISK, 1000)], false);
     node.pod("files", [500, 0, 1]);
     node.see(DISK, 900);
-    let (planner, dip) = node.parts();
-    let signal = Signal::MemoryAvailable;
-    planner.note_fastpath_eviction(SECOND, dip, "files", signal, refused);
+    node.fastpath(SECOND, "files", refused);
     assert!(
         node.planner
             .paces
@@ -589,12 +579,7 @@ fn files_of_a_pod_that_is_deleted_are_waited_for_once() {
         node.pods.remove(0);
         node.see(DISK, 900);
         let mut goes = |second: &i64| {
-            let seen = Snapshot {
-                observations: &node.observations,
-                pods: &all,
-                usages: &node.usages,
-                bounds: node.bounds,
-            };
+            let seen = snapshot(&node.observations, &all, &node.usages, node.bounds);
             let at = deleted.max(second * SECOND);
             node.planner.note_end_of_deleted(at, seen, "deleted");
             !node.look(second * SECOND).evictions.is_empty()
@@ -665,8 +650,7 @@ fn what_was_removed_before_the_start_has_not_stayed() {
         };
         node.restore(500 * SECOND, victim);
     }
-    let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-    assert_eq!((500..900).find(goes), Some(510));
+    assert_eq!(node.first(500..900), Some(510));
 }
 
 /// What the kubelet's victim leaves is on its way back, and the next pod goes ten seconds later.
@@ -686,8 +670,7 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
         let (planner, seen) = node.parts();
         planner.note_kubelet_eviction(5 * SECOND, seen, "theirs", resource);
         node.pods.remove(0);
-        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-        assert_eq!((6..60).find(goes), Some(next_at), "{bytes} {resource:?}");
+        assert_eq!(node.first(6..60), Some(next_at), "{bytes} {resource:?}");
     }
 }
 
@@ -738,7 +721,7 @@ fn evictions_for_two_disks_keep_the_kubelets_pace() {
             node.planner.cancel_eviction("layers");
         }
         node.see(DISK, 9 << 30);
-        let goes = (2..).find(|second| !node.goes(second * SECOND).is_empty());
+        let goes = node.first(2..60);
         assert_eq!(goes, Some(if is_cancelled { 2 } else { 11 }));
     }
 }
@@ -868,8 +851,7 @@ fn a_pod_that_does_not_go_silences_no_threshold() {
         node.pod("denied", [0, 0, 500]);
         node.pods[1].is_denied = true;
         node.see(TASKS, 900);
-        let goes = (1..15).find(|s| !node.look(s * SECOND).evictions.is_empty());
-        let went = goes.unwrap();
+        let went = node.first(1..15).unwrap();
         if is_refused {
             node.planner.note_outcome("stays", KillOutcome::Refused(1));
         }
@@ -1132,8 +1114,7 @@ fn what_a_victim_gives_of_other_signals_is_waited_for_after_a_restart() {
             ..restored("victim")
         };
         node.restore(SECOND, victim);
-        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-        assert_eq!((3..60).find(goes), Some(next_at));
+        assert_eq!(node.first(3..60), Some(next_at));
     }
 }
 
@@ -1163,8 +1144,7 @@ fn what_earlier_victims_had_given_before_the_start_counts_once() {
     node.pod("next", [500, 0, 1]);
     // 750 are on their way, and 600 are missing.
     node.see(DISK, 700);
-    let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-    assert_eq!((5..60).find(goes), Some(32));
+    assert_eq!(node.first(5..60), Some(32));
 }
 
 /// A pod that was asked has ended long before its time is over; before a restart of the agent as well.
@@ -1192,8 +1172,7 @@ fn what_an_asked_pod_leaves_is_waited_for_from_its_end() {
         node.pod("next", [500, 0, 1]);
         node.see(DISK, 900);
         node.planner.set_soft_request_under_way(true);
-        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-        assert_eq!((5..600).find(goes), Some(35));
+        assert_eq!(node.first(5..600), Some(35));
     }
 }
 
@@ -1265,15 +1244,12 @@ fn another_minimum_reclaim_begins_no_grace_period_anew() {
     let mut node = Node::new(vec![threshold], false);
     node.pod("files", [900, 0, 1]);
     node.see(DISK, 1500);
-    let first = |node: &mut Node, mut seconds: std::ops::Range<i64>| {
-        seconds.find(|second| !node.goes(second * SECOND).is_empty())
-    };
-    assert_eq!(first(&mut node, 1..60), None);
+    assert_eq!(node.first(1..60), None);
     let mut settings = node.planner.settings.clone();
     let min_reclaim = Some(ThresholdValue::Quantity(Quantity::bytes(100)));
     settings.eviction.thresholds[0].min_reclaim = min_reclaim.clone();
     node.planner.reconfigure(settings);
-    assert_eq!(first(&mut node, 60..180), Some(61));
+    assert_eq!(node.first(60..180), Some(61));
     let mut thresholds = node.planner.thresholds();
     assert!(thresholds.all(|threshold| threshold.min_reclaim == min_reclaim));
 }
@@ -1379,14 +1355,12 @@ fn what_shadow_mode_has_chosen_twice_is_a_pod_again() {
         node.pod("first", [900, 0, 1]);
         let goes = |node: &mut Node, available: i64, from: i64| {
             node.see(DISK, available);
-            (from..from + 20).find(|second| !node.goes(second * SECOND).is_empty())
+            node.first(from..from + 20)
         };
         let mut at = goes(&mut node, 1500, 1).unwrap();
         node.planner.note_outcome("first", KillOutcome::Shadow);
         if by_fastpath {
-            let (planner, dip) = node.parts();
-            let signal = Signal::MemoryAvailable;
-            planner.note_fastpath_eviction(at * SECOND, dip, "first", signal, KillOutcome::Shadow);
+            node.fastpath(at * SECOND, "first", KillOutcome::Shadow);
         } else {
             at = goes(&mut node, 900, at + 1).unwrap();
             node.planner.note_outcome("first", KillOutcome::Shadow);
@@ -1404,11 +1378,8 @@ fn a_refused_kill_of_the_fast_path_leaves_a_pod_asked() {
     let mut node = Node::new(vec![soft(DISK, 2000)], false);
     node.pod("asked", [900, 0, 1]);
     node.see(DISK, 1500);
-    let asked = (1..20).find(|second| !node.goes(second * SECOND).is_empty());
-    let at = asked.unwrap() + 1;
-    let (planner, dip) = node.parts();
-    let refused = KillOutcome::Refused(1);
-    planner.note_fastpath_eviction(at * SECOND, dip, "asked", Signal::MemoryAvailable, refused);
+    let at = node.first(1..20).unwrap() + 1;
+    node.fastpath(at * SECOND, "asked", KillOutcome::Refused(1));
     node.look((at + 90) * SECOND);
     assert!(node.planner.pending.is_requested("asked"));
 }
@@ -1428,8 +1399,7 @@ fn the_files_of_a_victim_that_dies_after_a_restart_are_waited_for() {
         ..restored("victim")
     };
     node.restore(29 * SECOND, victim);
-    let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-    assert_eq!((30..90).find(goes), Some(59));
+    assert_eq!(node.first(30..90), Some(59));
 }
 
 /// A pod that was asked to end is killed, or would be, and the API server refuses the request meanwhile: the next look may ask again.
@@ -1440,7 +1410,7 @@ fn a_request_that_is_refused_behind_a_hard_choice_is_none() {
     node.pod("victim", [900, 0, 1]);
     let goes = |node: &mut Node, available: i64, from: i64| {
         node.see(DISK, available);
-        (from..from + 20).find(|second| !node.goes(second * SECOND).is_empty())
+        node.first(from..from + 20)
     };
     let asked = goes(&mut node, 1500, 1).unwrap();
     let at = goes(&mut node, 900, asked + 1).unwrap();
