@@ -39,11 +39,11 @@ pub async fn run(
                 None
             }
             SoftOutcome::Blocked { by, denied } => {
-                let paused = by != BlockReason::Denied;
                 tracing::error!(
                     signal = %request.signal,
                     %by,
-                    paused,
+                    paused = by == BlockReason::Paused,
+                    urgent_only = matches!(by, BlockReason::PoliciesUnknown | BlockReason::FleetBrake),
                     denied,
                     "the threshold is met and no pod may be evicted"
                 );
