@@ -25,7 +25,7 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    Cause, Resource, Signal,
+    Cause,
     kubelet_times::MONITORING_INTERVAL_NS,
     message::resource_of,
     record::{Departure, KillOutcome},
@@ -36,7 +36,7 @@ use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};
 use evictd_node::pods::table::PodEntry;
 use evictd_store::{
     incident::Incident,
-    record::{Record, RequestRecord, oom_kill::PodName},
+    record::{Record, RequestRecord, oom_kill::PodName, resource_of_signal},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -182,9 +182,7 @@ impl Agent {
         let manager = Arc::clone(&self.manager.commands);
         let (end, metrics) = (self.ensure_dead.graceful_end(), Arc::clone(&self.metrics));
         tokio::task::spawn_blocking(move || {
-            let grace = u64::try_from(record.grace_period_seconds).unwrap_or(0);
-            let grace = Duration::from_secs(grace);
-            let is_gone = end.run(&entry, grace, left, || metrics.requested(&record));
+            let is_gone = end.run(&entry, record.grace(), left, || metrics.requested(&record));
             let gone = is_gone.then_some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });
         });
@@ -267,11 +265,6 @@ impl Agent {
             self.append_to_journal(record);
         }
     }
-}
-
-/// The resource of a signal's name; `None` for another cause.
-fn resource_of_signal(name: &str) -> Option<Resource> {
-    name.parse::<Signal>().ok().map(Signal::resource)
 }
 
 /// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339. One that lies ahead is of a clock
