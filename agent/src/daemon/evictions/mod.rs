@@ -43,7 +43,6 @@ use evictd_sys::clock::monotonic_ns;
 use super::{
     Agent, TICK,
     oom::{Ending, NotedEviction},
-    pods::PodSource,
 };
 use ensure_dead::KilledPod;
 use eviction_log::log_request;
@@ -156,7 +155,7 @@ impl Agent {
                 .send(Command::SoftEvictionFinished { chosen, gone: None });
             return;
         };
-        if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, request.shadow) {
+        if let (Some(cluster), false) = (self.pod_source.cluster(), request.shadow) {
             if !cluster.request_soft(request.map(|entry| entry.pod.clone())) {
                 self.manager
                     .send(Command::SoftEvictionFinished { chosen, gone: None });
@@ -212,7 +211,9 @@ impl Agent {
 
     /// Takes the soft evictions to which the API server has agreed, each once.
     pub(super) fn take_requests(&mut self) {
-        while let Some(record) = self.pod_source.next_soft_eviction() {
+        while let Some(cluster) = self.pod_source.cluster_mut()
+            && let Some(record) = cluster.next_request()
+        {
             // The API server has agreed.
             log_request(&record);
             self.metrics.requested(&record);
@@ -223,7 +224,7 @@ impl Agent {
     /// Takes the evictions by the kubelet: both loops count what they give back as pending. To be called before pods
     /// that are over leave the table.
     pub(super) fn handle_kubelet_evictions(&mut self) {
-        let PodSource::Cluster { cluster, .. } = &self.pod_source else {
+        let Some(cluster) = self.pod_source.cluster() else {
             return;
         };
         let connection = Arc::clone(cluster.connection());
