@@ -25,22 +25,24 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{DEFAULT_TAINT_PREFIX, TaintConfig};
 use evictd_engine::{NodeCondition, NodeState};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::client::{ApiClient, ApiError, ApiRequest, MERGE, STRATEGIC_MERGE};
+use super::{
+    backoff::Backoff,
+    client::{ApiClient, ApiError, ApiRequest, MERGE, STRATEGIC_MERGE},
+};
 pub use taints::Taints;
 
 mod taints;
 
 /// Attempts at the list of taints before a pause.
 const CONFLICTS: usize = 5;
-/// First and longest pause after a failure.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// First and longest delay after a failure.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// A taint of evictd's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -308,12 +310,7 @@ impl NodeWriter {
         desired: &mut watch::Receiver<NodeState>,
     ) -> Option<T> {
         let mut stop = std::pin::pin!(stop);
-        let pauses = ExponentialBuilder::default()
-            .with_min_delay(PAUSES.0)
-            .with_max_delay(PAUSES.1)
-            .with_jitter()
-            .without_max_times();
-        let mut backoff = pauses.build();
+        let mut backoff = Backoff::new(RETRY_DELAYS);
         let mut written = Written::new(&left);
         let mut since = Transitions::new(&left.conditions);
         let times = self.taint.as_ref().map(|t| (t.set_after, t.remove_after));
@@ -361,12 +358,12 @@ impl NodeWriter {
                     taints = %join(written.taints.iter().map(|t| t.key.as_str())),
                     "the node's conditions and taints are written"
                 );
-                backoff = pauses.build();
+                backoff = Backoff::new(RETRY_DELAYS);
                 continue;
             }
             tokio::select! {
                 value = &mut stop => return Some(value),
-                () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
+                () = tokio::time::sleep(backoff.next_delay()) => {}
                 () = self.client.shadow_is(true) => {}
                 changed = desired.changed(), if !ending => ending = changed.is_err(),
             }

@@ -24,11 +24,12 @@ use evictd_store::{
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
+    backoff::Backoff,
     client::{ADMISSION_DEADLINE, ApiClient, ApiError},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN, SERIES_GAP, request_note},
     eviction_api::{self, PodRef, Removal},
-    reporter::{PAUSES, pauses},
+    reporter::RETRY_DELAYS,
 };
 
 /// Time that a request waits for the disk.
@@ -276,7 +277,7 @@ impl SoftEvictor {
     /// Whether a pod is neither deleted nor over, asked until the API server says that it is, or says at some moment or
     /// later that it is not. Meanwhile no other pod can be asked to go either.
     async fn is_active(&self, pod: PodRef<'_>, until: Instant) -> Result<bool, ApiError> {
-        let mut pauses = pauses();
+        let mut backoff = Backoff::new(RETRY_DELAYS);
         loop {
             let asked = Instant::now();
             match eviction_api::is_active(&self.client, pod).await {
@@ -284,18 +285,18 @@ impl SoftEvictor {
                 Ok(true) if asked < until => {}
                 answer => return answer,
             }
-            tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
     /// Withdraws DisruptionTarget from a pod that lives on: no other component would.
     async fn withdraw_condition(&self, pod: PodRef<'_>) {
-        let mut pauses = pauses();
+        let mut backoff = Backoff::new(RETRY_DELAYS);
         let accepted = async {
             loop {
                 match eviction_api::withdraw_disruption_target(&self.client, pod).await {
                     Err(error) if error.is_retryable() => {
-                        tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+                        tokio::time::sleep(backoff.next_delay()).await;
                     }
                     answer => return answer,
                 }
