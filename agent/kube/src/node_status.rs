@@ -99,12 +99,9 @@ impl StaleConditions {
         &self.conditions
     }
 
-    /// Ends when its time is over; never where nothing is left.
-    async fn over(&self) {
-        if self.conditions.is_empty() {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep_until(self.until).await;
+    /// The end of its time; `None` where nothing is left.
+    fn end(&self) -> Option<Instant> {
+        (!self.conditions.is_empty()).then_some(self.until)
     }
 }
 
@@ -328,31 +325,14 @@ impl NodeWriter {
             since.update(&target.conditions);
             let (set, next) = taints.update(Instant::now(), &target);
             let set = self.taints_of(&set);
-            if written.has_conditions(&target.conditions) && written.has_taints(&set) {
+            let is_written = written.has_conditions(&target.conditions) && written.has_taints(&set);
+            let wake = if is_written {
                 if ending {
                     return None;
                 }
-                let due = async {
-                    match next {
-                        Some(at) => tokio::time::sleep_until(at).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    value = &mut stop => return Some(value),
-                    changed = desired.changed() => ending = changed.is_err(),
-                    () = self.client.shadow_is(true) => {}
-                    () = left.over() => {}
-                    () = due => {}
-                    // The Node may have been made anew, or another client has taken it away.
-                    () = tokio::time::sleep_until(repeat_at), if !written.is_empty() => {
-                        written.invalidate();
-                        repeat_at = Instant::now() + self.repeat;
-                    }
-                }
-                continue;
-            }
-            if self.write(&mut written, target, set, &since).await {
+                let repeat = (!written.is_empty()).then_some(repeat_at);
+                [next, left.end(), repeat].into_iter().flatten().min()
+            } else if self.write(&mut written, target, set, &since).await {
                 tracing::info!(
                     conditions = %join(written.conditions.iter().map(|c| c.as_str())),
                     taints = %join(written.taints.iter().map(|t| t.key.as_str())),
@@ -360,12 +340,20 @@ impl NodeWriter {
                 );
                 backoff = Backoff::new(RETRY_DELAYS);
                 continue;
-            }
+            } else {
+                Some(Instant::now() + backoff.next_delay())
+            };
             tokio::select! {
                 value = &mut stop => return Some(value),
-                () = tokio::time::sleep(backoff.next_delay()) => {}
-                () = self.client.shadow_is(true) => {}
                 changed = desired.changed(), if !ending => ending = changed.is_err(),
+                () = self.client.shadow_is(true) => {}
+                () = tokio::time::sleep_until(wake.unwrap_or(repeat_at)), if wake.is_some() => {
+                    // The Node may have been made anew, or another client has taken it away.
+                    if is_written && !written.is_empty() && repeat_at <= Instant::now() {
+                        written.invalidate();
+                        repeat_at = Instant::now() + self.repeat;
+                    }
+                }
             }
         }
         None
