@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use evictd_engine::{
-    RaisedValue, Signal, Threshold, ThresholdValue,
-    model::{signal::Resource, threshold::parse_value},
+    RaisedValue, Resource, Signal, Threshold, ThresholdValue, model::threshold::parse_value,
 };
 
 use super::{

@@ -390,7 +390,7 @@ impl InFlight {
 mod tests {
     use std::{fs, os::unix::process::ExitStatusExt as _};
 
-    use evictd_engine::model::{pod::Pod, settings::Mode};
+    use evictd_engine::{Pod, model::settings::Mode};
 
     use super::*;
 

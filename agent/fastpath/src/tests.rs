@@ -7,12 +7,9 @@ use std::{
 };
 
 use evictd_engine::{
-    SYSTEM_CRITICAL_PRIORITY, Signal,
+    Pod, SYSTEM_CRITICAL_PRIORITY, Signal,
     accounting::MemoryThresholds,
-    model::{
-        pod::Pod,
-        settings::{MemoryHook, Mode, RankingStrategy},
-    },
+    model::settings::{MemoryHook, Mode, RankingStrategy},
     permit::{LastResort, Permission},
     round::MAX_IN_FLIGHT,
     shortage::Shortage,

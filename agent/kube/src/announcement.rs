@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     client::ApiClient,
-    eviction_api::{self, KILLED_DEADLINE, PodRef},
+    eviction_api::{self, KILLED_DEADLINE},
 };
 
 /// Conditions that are on their way at once; one more comes with the DELETE.
@@ -116,10 +116,14 @@ pub fn end_of(evicted_pods: EvictedPods, eviction: &EvictionRecord) -> EvictedPo
 
 /// Sets the condition of an evicted pod. Whether it was taken.
 pub async fn set_condition(client: &ApiClient, eviction: &EvictionRecord) -> bool {
-    let message = eviction.message.trim_end();
-    let pod = PodRef::from(eviction);
-    let said = (message, &*eviction.time);
-    let set = eviction_api::set_disruption_target(client, pod, said, KILLED_DEADLINE).await;
+    let set = eviction_api::set_disruption_target(
+        client,
+        eviction.into(),
+        eviction.message.trim_end(),
+        &eviction.time,
+        KILLED_DEADLINE,
+    )
+    .await;
     if let Err(error) = &set {
         tracing::debug!(%error, "DisruptionTarget is not set");
     }

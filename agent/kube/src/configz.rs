@@ -4,16 +4,18 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{ClusterConfig, Config};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::client::{ApiClient, ApiRequest};
+use super::{
+    backoff::Backoff,
+    client::{ApiClient, ApiRequest},
+};
 
-/// The shortest and the longest pause between two requests for what has not been answered. The right to ask may be missing
+/// The shortest and the longest delay between two requests for what has not been answered. The right to ask may be missing
 /// on every node of a large cluster.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 /// Time after an answer until the kubelet is asked again: it is the kubelets' settings of a whole cluster that pass the API
 /// server.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -53,14 +55,9 @@ pub async fn follow(cluster: ClusterConfig, is_urgent: bool, take: impl Fn(Value
 }
 
 async fn ask_until_answered(cluster: &ClusterConfig) -> Value {
-    let mut pauses = ExponentialBuilder::default()
-        .with_min_delay(PAUSES.0)
-        .with_max_delay(PAUSES.1)
-        .with_jitter()
-        .without_max_times()
-        .build();
+    let mut backoff = Backoff::new(RETRY_DELAYS);
     loop {
-        tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+        tokio::time::sleep(backoff.next_delay()).await;
         match configz(cluster).await {
             Ok(answer) => return answer,
             Err(error) => tracing::debug!(error, "the kubelet's /configz cannot be read yet"),

@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use backon::ExponentialBackoff;
 use evictd_store::record::{Record, RequestRecord};
 use serde_json::Value;
 use tokio::{
@@ -18,9 +17,10 @@ use tokio::{
 };
 
 use crate::{
+    backoff::Backoff,
     client::ApiClient,
     events::{EventSpec, Events, create, is_oom},
-    reporter::{ATTEMPTS, PAUSES, pauses},
+    reporter::{ATTEMPTS, RETRY_DELAYS},
 };
 
 /// Events that may wait; more are given up.
@@ -77,7 +77,7 @@ impl EventQueue {
             client: Arc::clone(client),
             places: Arc::clone(&places),
             unsent: VecDeque::new(),
-            backoff: pauses(),
+            backoff: Backoff::new(RETRY_DELAYS),
             retry: Instant::now(),
         };
         let started = Self {
@@ -135,7 +135,7 @@ struct Sending {
     places: Arc<QueueSlots>,
     /// Events that were not taken, in the order in which they are tried again.
     unsent: VecDeque<Unsent>,
-    backoff: ExponentialBackoff,
+    backoff: Backoff,
     /// Time at which the first of them is tried again.
     retry: Instant,
 }
@@ -149,7 +149,7 @@ impl Sending {
                     Some(event) => self.send_new(event).await,
                     // Seconds are left: they begin with the shortest pauses. The caller that waits ends the task.
                     None => {
-                        (is_closed, self.backoff) = (true, pauses());
+                        (is_closed, self.backoff) = (true, Backoff::new(RETRY_DELAYS));
                         self.pause();
                     }
                 },
@@ -164,7 +164,10 @@ impl Sending {
         match (self.try_once((event, 0)).await, first) {
             (false, None) => self.pause(),
             // The API server answers again: the first was not refused, and waits for nothing else.
-            (true, Some(0)) => (self.backoff, self.retry) = (pauses(), Instant::now()),
+            (true, Some(0)) => {
+                self.backoff = Backoff::new(RETRY_DELAYS);
+                self.retry = Instant::now();
+            }
             _ => {}
         }
     }
@@ -175,13 +178,13 @@ impl Sending {
             return;
         };
         match self.try_once(first).await {
-            true => self.backoff = pauses(),
+            true => self.backoff = Backoff::new(RETRY_DELAYS),
             false => self.pause(),
         }
     }
 
     fn pause(&mut self) {
-        self.retry = Instant::now() + self.backoff.next().unwrap_or(PAUSES.1);
+        self.retry = Instant::now() + self.backoff.next_delay();
     }
 
     /// Sends an Event; false if it has to be tried again, after the others.

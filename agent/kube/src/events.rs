@@ -168,11 +168,7 @@ impl Events {
         Some(match record {
             Record::Stuck(stuck) => {
                 let event = EventSpec {
-                    pod: PodRef {
-                        namespace: &stuck.namespace,
-                        name: &stuck.name,
-                        uid: &stuck.uid,
-                    },
+                    pod: stuck.into(),
                     id: &format!("{}-stuck", stuck.id),
                     time: &stuck.time,
                     reason: STUCK,
@@ -187,11 +183,7 @@ impl Events {
             Record::OomKill(kill) if kill.cause == OomCause::PodLimit => {
                 let pod = kill.pod.as_ref()?;
                 let event = EventSpec {
-                    pod: PodRef {
-                        namespace: &pod.namespace,
-                        name: &pod.name,
-                        uid: &pod.uid,
-                    },
+                    pod: pod.into(),
                     id: &format!("{}-oom-{}-{}", pod.uid, kill.time, kill.pid),
                     time: &kill.time,
                     reason: OOM_AT_POD_LIMIT,
@@ -289,29 +281,20 @@ impl Events {
 
     /// The Event on the node that a pod was asked to end for a soft threshold.
     pub(crate) fn of_request(&self, request: &RequestRecord) -> Value {
-        let (available, threshold) = (request.available, request.threshold);
-        self.threshold_met(
-            (&request.id, &request.time),
-            &format!("asked {} to end", request.pod()),
-            (&request.signal, available, threshold),
-        )
+        self.threshold_met(&request.into(), &format!("asked {} to end", request.pod()))
     }
 
     /// The kubelet's Event about a threshold for which something was done.
-    fn threshold_met(
-        &self,
-        (id, time): (&str, &str),
-        done: &str,
-        (signal, available, threshold): (&str, u64, u64),
-    ) -> Value {
+    fn threshold_met(&self, eviction: &EvictionRecord, done: &str) -> Value {
+        let signal = &*eviction.signal;
         let resource = signal.split('.').next().unwrap_or_default();
         let note = format!(
             "Attempting to reclaim {resource}: {done}, {} available, {} wanted",
-            quantity(signal, available),
-            quantity(signal, threshold),
+            quantity(signal, eviction.available),
+            quantity(signal, eviction.threshold),
         );
         let what = ("Reclaiming", "EvictionThresholdMet", "Warning");
-        self.node_event(id, time, what, note)
+        self.node_event(&eviction.id, &eviction.time, what, note)
     }
 
     /// Counts an eviction on the node: a new Event, or one more of the last. A pod above a limit of its own is none of
@@ -336,12 +319,7 @@ impl Events {
             series.last_time = micro_time(&eviction.time);
             return Ok(());
         }
-        let (available, threshold) = (eviction.available, eviction.threshold);
-        let event = self.threshold_met(
-            (&eviction.id, &eviction.time),
-            &format!("evicted {}", eviction.pod()),
-            (&eviction.signal, available, threshold),
-        );
+        let event = self.threshold_met(eviction, &format!("evicted {}", eviction.pod()));
         create(client, &event).await?;
         let series = Series {
             name: name(&self.node, &eviction.id),

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use evictd_config::kube::decode::null_default;
 use evictd_engine::{
-    Cause, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    Cause, IMMEDIATE_GRACE_PERIOD_SECONDS, Pod,
     message::{self, EVICTED, PHASE},
 };
-use evictd_store::record::{EvictionRecord, RequestRecord};
+use evictd_store::record::{EvictionRecord, RequestRecord, StuckPod, oom_kill::PodName};
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,25 +34,20 @@ pub struct PodRef<'a> {
     pub uid: &'a str,
 }
 
-impl<'a> From<&'a EvictionRecord> for PodRef<'a> {
-    fn from(eviction: &'a EvictionRecord) -> Self {
-        Self {
-            namespace: &eviction.namespace,
-            name: &eviction.name,
-            uid: &eviction.uid,
+macro_rules! pod_ref_from {
+    ($($named:ty),*) => {$(
+        impl<'a> From<&'a $named> for PodRef<'a> {
+            fn from(pod: &'a $named) -> Self {
+                Self {
+                    namespace: &pod.namespace,
+                    name: &pod.name,
+                    uid: &pod.uid,
+                }
+            }
         }
-    }
+    )*};
 }
-
-impl<'a> From<&'a RequestRecord> for PodRef<'a> {
-    fn from(request: &'a RequestRecord) -> Self {
-        Self {
-            namespace: &request.namespace,
-            name: &request.name,
-            uid: &request.uid,
-        }
-    }
-}
+pod_ref_from!(EvictionRecord, Pod, PodName, RequestRecord, StuckPod);
 
 impl PodRef<'_> {
     fn path(&self, subresource: &str) -> String {
@@ -98,7 +93,8 @@ impl Removal {
 pub async fn set_disruption_target(
     client: &ApiClient,
     pod: PodRef<'_>,
-    (message, time): (&str, &str),
+    message: &str,
+    time: &str,
     deadline: Duration,
 ) -> Result<(), ApiError> {
     patch_condition(client, pod, disruption_target(message, time), deadline).await

@@ -184,7 +184,7 @@ impl FleetBrake {
     pub async fn run(self: Arc<Self>) {
         let handler = Follower {
             fleet: Arc::clone(&self),
-            incoming: None,
+            incoming: PublishedState::default(),
         };
         tokio::select! {
             () = run_watcher(&self.client, handler) => {}
@@ -426,7 +426,7 @@ fn read(map: &Value) -> PublishedState {
 struct Follower {
     fleet: Arc<FleetBrake>,
     /// State that an unfinished list has brought so far.
-    incoming: Option<PublishedState>,
+    incoming: PublishedState,
 }
 
 pub(crate) fn published(map: &ConfigMap) -> PublishedState {
@@ -447,23 +447,21 @@ impl WatchHandler for Follower {
     }
 
     fn apply(&mut self, event: Event<ConfigMap>) {
-        match event {
-            Event::Init => self.incoming = None,
-            Event::InitApply(map) => self.incoming = Some(published(&map)),
-            Event::InitDone => {
-                let incoming = self.incoming.take();
-                self.fleet.take(incoming.unwrap_or_default());
-                self.fleet.note_published();
+        let published = match event {
+            Event::Init => {
+                self.incoming = PublishedState::default();
+                return;
             }
-            Event::Apply(map) => {
-                self.fleet.take(published(&map));
-                self.fleet.note_published();
+            Event::InitApply(map) => {
+                self.incoming = published(&map);
+                return;
             }
-            Event::Delete(_) => {
-                self.fleet.take(PublishedState::default());
-                self.fleet.note_published();
-            }
-        }
+            Event::InitDone => std::mem::take(&mut self.incoming),
+            Event::Apply(map) => published(&map),
+            Event::Delete(_) => PublishedState::default(),
+        };
+        self.fleet.take(published);
+        self.fleet.note_published();
     }
 
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod admission;
 mod announcement;
+mod backoff;
 pub mod cache;
 pub mod client;
 pub mod cluster_addresses;

@@ -25,22 +25,24 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{DEFAULT_TAINT_PREFIX, TaintConfig};
 use evictd_engine::{NodeCondition, NodeState};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::client::{ApiClient, ApiError, ApiRequest, MERGE, STRATEGIC_MERGE};
+use super::{
+    backoff::Backoff,
+    client::{ApiClient, ApiError, ApiRequest, MERGE, STRATEGIC_MERGE},
+};
 pub use taints::Taints;
 
 mod taints;
 
 /// Attempts at the list of taints before a pause.
 const CONFLICTS: usize = 5;
-/// First and longest pause after a failure.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// First and longest delay after a failure.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// A taint of evictd's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,12 +99,9 @@ impl StaleConditions {
         &self.conditions
     }
 
-    /// Ends when its time is over; never where nothing is left.
-    async fn over(&self) {
-        if self.conditions.is_empty() {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep_until(self.until).await;
+    /// The end of its time; `None` where nothing is left.
+    fn end(&self) -> Option<Instant> {
+        (!self.conditions.is_empty()).then_some(self.until)
     }
 }
 
@@ -308,12 +307,7 @@ impl NodeWriter {
         desired: &mut watch::Receiver<NodeState>,
     ) -> Option<T> {
         let mut stop = std::pin::pin!(stop);
-        let pauses = ExponentialBuilder::default()
-            .with_min_delay(PAUSES.0)
-            .with_max_delay(PAUSES.1)
-            .with_jitter()
-            .without_max_times();
-        let mut backoff = pauses.build();
+        let mut backoff = Backoff::new(RETRY_DELAYS);
         let mut written = Written::new(&left);
         let mut since = Transitions::new(&left.conditions);
         let times = self.taint.as_ref().map(|t| (t.set_after, t.remove_after));
@@ -331,44 +325,35 @@ impl NodeWriter {
             since.update(&target.conditions);
             let (set, next) = taints.update(Instant::now(), &target);
             let set = self.taints_of(&set);
-            if written.has_conditions(&target.conditions) && written.has_taints(&set) {
+            let is_written = written.has_conditions(&target.conditions) && written.has_taints(&set);
+            let wake = if is_written {
                 if ending {
                     return None;
                 }
-                let due = async {
-                    match next {
-                        Some(at) => tokio::time::sleep_until(at).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    value = &mut stop => return Some(value),
-                    changed = desired.changed() => ending = changed.is_err(),
-                    () = self.client.shadow_is(true) => {}
-                    () = left.over() => {}
-                    () = due => {}
-                    // The Node may have been made anew, or another client has taken it away.
-                    () = tokio::time::sleep_until(repeat_at), if !written.is_empty() => {
-                        written.invalidate();
-                        repeat_at = Instant::now() + self.repeat;
-                    }
-                }
-                continue;
-            }
-            if self.write(&mut written, target, set, &since).await {
+                let repeat = (!written.is_empty()).then_some(repeat_at);
+                [next, left.end(), repeat].into_iter().flatten().min()
+            } else if self.write(&mut written, target, set, &since).await {
                 tracing::info!(
                     conditions = %join(written.conditions.iter().map(|c| c.as_str())),
                     taints = %join(written.taints.iter().map(|t| t.key.as_str())),
                     "the node's conditions and taints are written"
                 );
-                backoff = pauses.build();
+                backoff = Backoff::new(RETRY_DELAYS);
                 continue;
-            }
+            } else {
+                Some(Instant::now() + backoff.next_delay())
+            };
             tokio::select! {
                 value = &mut stop => return Some(value),
-                () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
-                () = self.client.shadow_is(true) => {}
                 changed = desired.changed(), if !ending => ending = changed.is_err(),
+                () = self.client.shadow_is(true) => {}
+                () = tokio::time::sleep_until(wake.unwrap_or(repeat_at)), if wake.is_some() => {
+                    // The Node may have been made anew, or another client has taken it away.
+                    if is_written && !written.is_empty() && repeat_at <= Instant::now() {
+                        written.invalidate();
+                        repeat_at = Instant::now() + self.repeat;
+                    }
+                }
             }
         }
         None

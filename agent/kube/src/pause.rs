@@ -34,11 +34,11 @@ pub async fn of_node(
         let api = Api::<PartialObjectMeta<Node>>::all(client);
         follow(api, Some(&fields))
     });
-    let word = |node: &PartialObjectMeta<Node>| {
+    let value = |node: &PartialObjectMeta<Node>| {
         let annotations = node.metadata.annotations.as_ref();
         annotations.and_then(|a| a.get(PAUSED)).cloned()
     };
-    let watch = PauseWatch::new(PauseSource::Node, pauses, settled, open, word);
+    let watch = PauseWatch::new(PauseSource::Node, pauses, settled, open, value);
     run_watcher(&client, watch).await;
 }
 
@@ -54,8 +54,8 @@ pub async fn of_config_map(
         let api = Api::<ConfigMap>::namespaced(client, &map.namespace);
         follow(api, Some(&fields))
     });
-    let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
-    let watch = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, word);
+    let value = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
+    let watch = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, value);
     run_watcher(&client, watch).await;
 }
 
@@ -64,8 +64,8 @@ struct PauseWatch<K> {
     pauses: Arc<PauseState>,
     settled: channel::Sender<bool>,
     open: Box<dyn Fn(Client) -> Events<K> + Send>,
-    word: fn(&K) -> Option<String>,
-    /// Word that an unfinished list has brought so far.
+    value: fn(&K) -> Option<String>,
+    /// Value that an unfinished list has brought so far.
     incoming: Option<String>,
 }
 
@@ -75,27 +75,27 @@ impl<K> PauseWatch<K> {
         pauses: Arc<PauseState>,
         settled: channel::Sender<bool>,
         open: Box<dyn Fn(Client) -> Events<K> + Send>,
-        word: fn(&K) -> Option<String>,
+        value: fn(&K) -> Option<String>,
     ) -> Self {
         Self {
             source,
             pauses,
             settled,
             open,
-            word,
+            value,
             incoming: None,
         }
     }
 
-    fn set(&self, word: Option<&str>) {
-        let paused = match word {
+    fn set(&self, value: Option<&str>) {
+        let paused = match value {
             Some("true") => true,
             None | Some("false") => false,
-            Some(other) => {
+            Some(value) => {
                 let source = self.source.as_str();
                 tracing::warn!(
                     source,
-                    value = other,
+                    value,
                     "the pause value is neither true nor false: it pauses nothing"
                 );
                 false
@@ -117,13 +117,13 @@ impl<K> WatchHandler for PauseWatch<K> {
     fn apply(&mut self, event: Event<K>) {
         match event {
             Event::Init => self.incoming = None,
-            Event::InitApply(object) => self.incoming = (self.word)(&object),
+            Event::InitApply(object) => self.incoming = (self.value)(&object),
             Event::InitDone => {
-                let word = self.incoming.take();
-                self.set(word.as_deref());
+                let value = self.incoming.take();
+                self.set(value.as_deref());
                 self.settled.send_replace(true);
             }
-            Event::Apply(object) => self.set((self.word)(&object).as_deref()),
+            Event::Apply(object) => self.set((self.value)(&object).as_deref()),
             Event::Delete(_) => self.set(None),
         }
     }

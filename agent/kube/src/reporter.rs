@@ -23,7 +23,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
 use evictd_engine::{Cause, Pod};
 use evictd_policy::PolicyEvaluator;
@@ -42,6 +41,7 @@ use tokio::{sync::mpsc, time::sleep_until};
 
 use crate::{
     announcement::{Announcement, end_of, set_condition},
+    backoff::Backoff,
     client::{ApiClient, ApiError},
     events::Events,
     eviction_api::{self, DEAD_GRACE_SECONDS, PodRef, Removal},
@@ -60,8 +60,8 @@ const AT_ONCE_OF_NAMESPACE: usize = 4;
 pub(crate) const ATTEMPTS: u32 = 8;
 /// They take so long at least: others' success sends what was refused again at once.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// First and longest pause after a request without an answer; to each some of itself is added by chance.
-pub(crate) const PAUSES: (Duration, Duration) =
+/// First and longest delay after a request without an answer.
+pub(crate) const RETRY_DELAYS: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
 
 /// A status that is not taken although it is not refused: from this attempt on the DELETE does not wait for it.
@@ -169,14 +169,14 @@ type Names = BTreeMap<String, (String, String)>;
 
 /// When what did not succeed is tried again.
 struct Retry {
-    backoff: ExponentialBackoff,
+    backoff: Backoff,
     at: Instant,
 }
 
 impl Retry {
     fn at_once() -> Self {
         Self {
-            backoff: pauses(),
+            backoff: Backoff::new(RETRY_DELAYS),
             at: Instant::now(),
         }
     }
@@ -185,10 +185,10 @@ impl Retry {
         self.at <= Instant::now()
     }
 
-    /// Begins a pause; those that fail within one make it no longer.
-    fn pause(&mut self) {
+    /// Begins a delay; those that fail within one make it no longer.
+    fn delay(&mut self) {
         if self.is_due() {
-            self.at = Instant::now() + self.backoff.next().unwrap_or(PAUSES.1);
+            self.at = Instant::now() + self.backoff.next_delay();
         }
     }
 }
@@ -384,7 +384,7 @@ impl PodDeleter {
             );
         }
         self.jobs.push_back(job);
-        self.retry.pause();
+        self.retry.delay();
     }
 
     /// Until a pod is deleted. The kubelet removes its files then: where it went for those, the next one would go in
@@ -565,7 +565,7 @@ impl EventSender {
             job.take_refusal(&error, &self.client);
             if !job.is_given_up() {
                 self.jobs.push_back(job);
-                self.retry.pause();
+                self.retry.delay();
                 return;
             }
         }
@@ -770,14 +770,4 @@ impl Removed {
 pub fn is_old(eviction: &EvictionRecord) -> bool {
     let age = monotonic_ns().saturating_sub(eviction.stages.signalled);
     age > UNDER_WAY_NS.cast_unsigned()
-}
-
-/// Between requests without an answer.
-pub(crate) fn pauses() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(PAUSES.0)
-        .with_max_delay(PAUSES.1)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

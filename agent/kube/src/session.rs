@@ -102,7 +102,8 @@ impl Cluster {
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        (journal, left_over): (&DiskQueue, Vec<EvictionRecord>),
+        journal: &DiskQueue,
+        left_over: Vec<EvictionRecord>,
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
     ) -> Result<Self, AccessError> {
@@ -155,7 +156,7 @@ impl Cluster {
             cache: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
             events: sending,
-            node: start_node_writer(&client, config, cluster, (followed, begun)),
+            node: start_node_writer(&client, config, cluster, followed, begun),
         };
         let mut started = Self {
             client,
@@ -485,7 +486,8 @@ fn start_node_writer(
     client: &Arc<ApiClient>,
     config: &Config,
     cluster: &ClusterConfig,
-    (desired, begun): (channel::Receiver<NodeState>, oneshot::Receiver<()>),
+    desired: channel::Receiver<NodeState>,
+    begun: oneshot::Receiver<()>,
 ) -> JoinHandle<()> {
     let writer = NodeWriter::new(
         Arc::clone(client),

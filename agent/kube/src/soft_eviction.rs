@@ -24,11 +24,12 @@ use evictd_store::{
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
+    backoff::Backoff,
     client::{ADMISSION_DEADLINE, ApiClient, ApiError},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN, SERIES_GAP, request_note},
     eviction_api::{self, PodRef, Removal},
-    reporter::{PAUSES, pauses},
+    reporter::RETRY_DELAYS,
 };
 
 /// Time that a request waits for the disk.
@@ -36,7 +37,7 @@ const DISK_TIME: Duration = Duration::from_secs(2);
 /// Without a request for so long pressure has been over in between.
 pub(crate) const RELIEVED: Duration = Duration::from_secs(60);
 /// Pods that are on their way and need not be asked again; the oldest are forgotten.
-const ASKED: usize = 256;
+const MAX_REQUESTED: usize = 256;
 
 /// Time to withdraw a condition from a pod that is not deleted: no other pod is asked meanwhile. One attempt has all of the
 /// time that webhooks may take.
@@ -120,8 +121,9 @@ pub struct SoftEvictor {
     mode: Mode,
     override_after: Option<Duration>,
     /// Signals whose candidates are all protected by budgets.
-    protected: BTreeMap<Signal, ProtectedByBudgets>,
-    asked: VecDeque<String>,
+    budget_blocked: BTreeMap<Signal, ProtectedByBudgets>,
+    /// UIDs of the pods that are on their way.
+    recently_requested: VecDeque<String>,
     /// For each signal the last time at which a pod was asked for it: the node has one Event for all that follow each other.
     node_events: BTreeMap<String, Instant>,
     /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
@@ -149,8 +151,8 @@ impl SoftEvictor {
             events,
             mode: config.mode,
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
-            protected: BTreeMap::new(),
-            asked: VecDeque::new(),
+            budget_blocked: BTreeMap::new(),
+            recently_requested: VecDeque::new(),
             node_events: BTreeMap::new(),
             is_forbidden_logged: false,
             noted: BTreeMap::new(),
@@ -187,25 +189,21 @@ impl SoftEvictor {
         candidate: &SoftCandidate,
     ) -> Result<Option<SoftOutcome>, Refusal> {
         self.may_go(request, &candidate.pod, false)?;
-        let mut asked = self.record(candidate);
-        match self.noted.get(&asked.uid) {
-            Some((_, id)) => asked.id.clone_from(id),
+        let mut record = self.record(candidate);
+        match self.noted.get(&record.uid) {
+            Some((_, id)) => record.id.clone_from(id),
             None => {
-                let noted = (request.signal, asked.id.clone());
-                self.noted.insert(asked.uid.clone(), noted);
+                let noted = (request.signal, record.id.clone());
+                self.noted.insert(record.uid.clone(), noted);
                 // On disk before the API server is asked.
-                self.write_down(Record::Requested(Box::new(asked.clone())))
+                self.write_down(Record::Requested(Box::new(record.clone())))
                     .await;
             }
         }
-        let grace = asked.grace_period_seconds;
-        let pod = reference(&candidate.pod);
-        let outcome = match eviction_api::may_evict(&self.client, pod, grace).await {
-            Ok(Removal::Deleted) => {
-                let target = (index, &candidate.pod);
-                self.remove(request, target, asked, false).await?
-            }
-            Ok(removal) => self.done(index, &candidate.pod, removal, asked).await,
+        let (pod, grace) = (&candidate.pod, record.grace_period_seconds);
+        let outcome = match eviction_api::may_evict(&self.client, pod.into(), grace).await {
+            Ok(Removal::Deleted) => self.remove(request, index, pod, record, false).await?,
+            Ok(removal) => self.done(index, pod, removal, record).await,
             Err(error) if error.is_budget() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -216,33 +214,39 @@ impl SoftEvictor {
     async fn remove(
         &mut self,
         request: &SoftRequest,
-        (index, pod): (usize, &Pod),
-        asked: RequestRecord,
+        index: usize,
+        pod: &Pod,
+        record: RequestRecord,
         is_for_hard: bool,
     ) -> Result<SoftOutcome, Refusal> {
         let under_way = self.under_way();
         let _held = under_way.lock().await;
         self.may_go(request, pod, is_for_hard)?;
         // One that has completed since it was chosen would lose its status and logs, and gives back nothing.
-        if let Ok(true) = eviction_api::is_over(&self.client, reference(pod)).await {
+        if let Ok(true) = eviction_api::is_over(&self.client, pod.into()).await {
             return Ok(SoftOutcome::Gone { index });
         }
-        let said = (asked.message.trim_end(), &*asked.time);
-        let (client, target) = (&self.client, reference(pod));
-        // Nothing restarts a pod that was not killed: there is time.
-        let set = eviction_api::set_disruption_target(client, target, said, ADMISSION_DEADLINE);
-        let set = set.await;
+        let target = PodRef::from(pod);
+        let set = eviction_api::set_disruption_target(
+            &self.client,
+            target,
+            record.message.trim_end(),
+            &record.time,
+            // Nothing restarts a pod that was not killed: there is time.
+            ADMISSION_DEADLINE,
+        )
+        .await;
         if let Err(error) = &set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
         let may_be_set = set.err().is_none_or(|error| error.may_be_done());
-        let grace = asked.grace_period_seconds;
+        let grace = record.grace_period_seconds;
         let deleted = match self.may_go(request, pod, is_for_hard) {
             Ok(()) => self.delete(target, grace).await,
             Err(refusal) => Deleted::No(refusal),
         };
         match deleted {
-            Deleted::Yes(removal) => Ok(self.done(index, pod, removal, asked).await),
+            Deleted::Yes(removal) => Ok(self.done(index, pod, removal, record).await),
             Deleted::No(refusal) => {
                 if may_be_set {
                     self.withdraw_condition(target).await;
@@ -276,7 +280,7 @@ impl SoftEvictor {
     /// Whether a pod is neither deleted nor over, asked until the API server says that it is, or says at some moment or
     /// later that it is not. Meanwhile no other pod can be asked to go either.
     async fn is_active(&self, pod: PodRef<'_>, until: Instant) -> Result<bool, ApiError> {
-        let mut pauses = pauses();
+        let mut backoff = Backoff::new(RETRY_DELAYS);
         loop {
             let asked = Instant::now();
             match eviction_api::is_active(&self.client, pod).await {
@@ -284,18 +288,18 @@ impl SoftEvictor {
                 Ok(true) if asked < until => {}
                 answer => return answer,
             }
-            tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
     /// Withdraws DisruptionTarget from a pod that lives on: no other component would.
     async fn withdraw_condition(&self, pod: PodRef<'_>) {
-        let mut pauses = pauses();
+        let mut backoff = Backoff::new(RETRY_DELAYS);
         let accepted = async {
             loop {
                 match eviction_api::withdraw_disruption_target(&self.client, pod).await {
                     Err(error) if error.is_retryable() => {
-                        tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+                        tokio::time::sleep(backoff.next_delay()).await;
                     }
                     answer => return answer,
                 }
@@ -321,7 +325,8 @@ impl SoftEvictor {
     async fn force(
         &mut self,
         request: &SoftRequest,
-        (protected, since): (&[usize], Duration),
+        protected: &[usize],
+        since: Duration,
     ) -> Option<SoftOutcome> {
         let is_for_hard = is_hard_due(request);
         let why = if is_for_hard {
@@ -348,13 +353,13 @@ impl SoftEvictor {
             return refused(refusal);
         }
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
-        let asked = RequestRecord {
+        let record = RequestRecord {
             override_reason: Some(why),
             ..self.record(candidate)
         };
-        self.write_down(Record::Requested(Box::new(asked.clone())))
+        self.write_down(Record::Requested(Box::new(record.clone())))
             .await;
-        match self.remove(request, (index, pod), asked, is_for_hard).await {
+        match self.remove(request, index, pod, record, is_for_hard).await {
             Ok(outcome) => {
                 if let SoftOutcome::Evicted { .. } = outcome {
                     self.client.counters.pdb_overrides.add();
@@ -371,38 +376,38 @@ impl SoftEvictor {
         index: usize,
         pod: &Pod,
         removal: Removal,
-        asked: RequestRecord,
+        record: RequestRecord,
     ) -> SoftOutcome {
-        if self.asked.len() == ASKED {
-            self.asked.pop_front();
+        if self.recently_requested.len() == MAX_REQUESTED {
+            self.recently_requested.pop_front();
         }
-        self.asked.push_back(pod.uid.clone());
+        self.recently_requested.push_back(pod.uid.clone());
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
         }
         // Here it is certain that limits count it.
-        self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
+        self.write_down(Record::Counted(Box::new(Counted::agreed(&record))))
             .await;
         self.client.counters.soft_evictions.add();
         let event = EventSpec {
-            pod: reference(pod),
+            pod: pod.into(),
             id: &format!("soft-{}", pod.uid),
             time: &jiff::Timestamp::now().to_string(),
-            reason: match asked.override_reason {
+            reason: match record.override_reason {
                 Some(_) => OVERRIDDEN,
                 None => EVICTED,
             },
-            note: request_note(&asked),
-            annotations: Some(&asked.annotations),
+            note: request_note(&record),
+            annotations: Some(&record.annotations),
         };
         self.events.about_pod(&event);
         let now = Instant::now();
-        let last = self.node_events.get(&asked.signal);
+        let last = self.node_events.get(&record.signal);
         let is_said = last.is_some_and(|last| now.duration_since(*last) < SERIES_GAP);
-        if is_said || self.events.about_request(&asked) {
-            self.node_events.insert(asked.signal.clone(), now);
+        if is_said || self.events.about_request(&record) {
+            self.node_events.insert(record.signal.clone(), now);
         }
-        let asked = Box::new(asked);
+        let asked = Box::new(record);
         SoftOutcome::Evicted { index, asked }
     }
 
@@ -440,26 +445,26 @@ impl SoftEvictor {
     /// hard threshold is met as well, budgets no longer count.
     pub async fn evict_soft(&mut self, request: &SoftRequest) -> SoftOutcome {
         let began = Instant::now();
-        self.protected
-            .retain(|_, protected| began.duration_since(protected.last_request) <= RELIEVED);
+        self.budget_blocked
+            .retain(|_, blocked| began.duration_since(blocked.last_request) <= RELIEVED);
         let outcome = self.evict_first(request).await;
         // Requests are handled one at a time: the time that one takes does not count for the other signals.
         let took = began.elapsed();
-        self.protected
+        self.budget_blocked
             .values_mut()
-            .for_each(|b| b.last_request += took);
+            .for_each(|blocked| blocked.last_request += took);
         match outcome {
             SoftOutcome::Evicted { .. } | SoftOutcome::Gone { .. } => {
-                self.protected.remove(&request.signal);
+                self.budget_blocked.remove(&request.signal);
             }
             _ => {
-                if let Some(protected) = self.protected.get_mut(&request.signal) {
+                if let Some(blocked) = self.budget_blocked.get_mut(&request.signal) {
                     let now = Instant::now();
                     if !matches!(outcome, SoftOutcome::ProtectedByBudgets { .. }) {
                         // Whether budgets protect them is not known of this time.
-                        protected.since += now.duration_since(protected.known);
+                        blocked.since += now.duration_since(blocked.known);
                     }
-                    (protected.known, protected.last_request) = (now, now);
+                    (blocked.known, blocked.last_request) = (now, now);
                 }
             }
         }
@@ -477,7 +482,7 @@ impl SoftEvictor {
         for (index, candidate) in request.candidates.iter().enumerate() {
             let pod = &candidate.pod;
             // One that is on its way needs no second request.
-            let is_requested = self.asked.contains(&pod.uid);
+            let is_requested = self.recently_requested.contains(&pod.uid);
             if !pod.can_be_deleted() || pod.is_protected(self.mode) || is_requested {
                 continue;
             }
@@ -527,9 +532,9 @@ impl SoftEvictor {
             known: now,
             last_request: now,
         };
-        let since = self.protected.entry(request.signal).or_insert(new).since;
-        let since = since.elapsed();
-        match self.force(request, (&protected, since)).await {
+        let blocked = self.budget_blocked.entry(request.signal).or_insert(new);
+        let since = blocked.since.elapsed();
+        match self.force(request, &protected, since).await {
             Some(outcome) => outcome,
             None if !is_needed(request) => SoftOutcome::NotNeeded,
             None => SoftOutcome::ProtectedByBudgets { since },
@@ -543,12 +548,4 @@ fn is_needed(request: &SoftRequest) -> bool {
 
 fn is_hard_due(request: &SoftRequest) -> bool {
     request.is_hard_due.load(Ordering::Relaxed)
-}
-
-fn reference(pod: &Pod) -> PodRef<'_> {
-    PodRef {
-        namespace: &pod.namespace,
-        name: &pod.name,
-        uid: &pod.uid,
-    }
 }

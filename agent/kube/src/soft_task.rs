@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::soft_eviction::{RELIEVED, SoftEvictor, SoftOutcome, SoftRequest};
 
 /// Time after which pods are asked again when none could be evicted: the kubelet's own period.
-const PAUSE: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; the
 /// record of the pod that was asked goes to `requested`.
@@ -35,19 +35,19 @@ pub async fn run(
             SoftOutcome::Gone { index } => Some((index, Departure::GoneBefore)),
             SoftOutcome::ProtectedByBudgets { since } => {
                 tracing::warn!(signal = %request.signal, ?since, "budgets protect every candidate");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 None
             }
             SoftOutcome::Blocked { by, denied } => {
-                let paused = by != BlockReason::Denied;
                 tracing::error!(
                     signal = %request.signal,
                     %by,
-                    paused,
+                    paused = by == BlockReason::Paused,
+                    urgent_only = matches!(by, BlockReason::PoliciesUnknown | BlockReason::FleetBrake),
                     denied,
                     "the threshold is met and no pod may be evicted"
                 );
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 None
             }
             SoftOutcome::NotNeeded => {
@@ -58,7 +58,7 @@ pub async fn run(
                 None
             }
             SoftOutcome::NoneRequested => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 None
             }
         };

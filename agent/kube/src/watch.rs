@@ -9,7 +9,6 @@ pub mod tenants;
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures::{StreamExt as _, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
@@ -22,13 +21,13 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, error::Elapsed};
 
 use self::paced::Watches;
-use super::client::ApiClient;
+use super::{backoff::Backoff, client::ApiClient};
 
 /// A list that does not come in this time is asked for again, with twice the time up to the longest.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
 const LONGEST_LIST_DEADLINE: Duration = Duration::from_secs(120);
-/// First and longest pause after a refusal that only an operator can change; by chance up to twice as much.
-const RARELY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+/// First and longest delay after a refusal that only an operator can change; by chance up to twice as much.
+const RARE_DELAYS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 
 /// Why a watch does not bring anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,10 +101,10 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         client,
         handler,
         backoff: DefaultBackoff::default(),
-        patience: rarely(),
+        rare_backoff: Backoff::new(RARE_DELAYS),
         lists: DefaultBackoff::default(),
-        ill: None,
-        in_a_row: 0,
+        failure: None,
+        repeats: 0,
         failed: Instant::now(),
     };
     let mut deadline = LIST_DEADLINE;
@@ -117,7 +116,7 @@ pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
         loop {
             let next = tokio::select! {
                 next = next_event(&mut events, (!is_listed).then_some(deadline)) => next,
-                () = watches.lasts_since(watcher.failed), if watcher.ill.is_some() => {
+                () = watches.lasts_since(watcher.failed), if watcher.failure.is_some() => {
                     watcher.recover();
                     continue;
                 }
@@ -169,13 +168,13 @@ struct Watcher<'a, L> {
     /// Pauses after what passes.
     backoff: DefaultBackoff,
     /// Pauses after what only an operator can change.
-    patience: ExponentialBackoff,
+    rare_backoff: Backoff,
     /// Pauses before a list that the handler needs: what changes all the time must not have all nodes list without end.
     lists: DefaultBackoff,
     /// Why it does not work.
-    ill: Option<WatchFailure>,
+    failure: Option<WatchFailure>,
     /// How often in a row it has failed for that reason.
-    in_a_row: u32,
+    repeats: u32,
     /// Time of the last error.
     failed: Instant,
 }
@@ -189,10 +188,10 @@ impl<L: WatchHandler> Watcher<'_, L> {
     }
 
     fn recover(&mut self) {
-        if self.ill.take().is_some() {
+        if self.failure.take().is_some() {
             self.handler.recovered();
             self.backoff.reset();
-            self.patience = rarely();
+            self.rare_backoff = Backoff::new(RARE_DELAYS);
         }
     }
 
@@ -212,13 +211,13 @@ impl<L: WatchHandler> Watcher<'_, L> {
         if failure == WatchFailure::Forbidden {
             counters.forbidden.add();
         }
-        if self.ill.replace(failure) == Some(failure) {
-            self.in_a_row += 1;
+        if self.failure.replace(failure) == Some(failure) {
+            self.repeats += 1;
         } else {
-            self.in_a_row = 1;
+            self.repeats = 1;
             self.handler.failed(failure, error);
         }
-        if failure == WatchFailure::Absent && self.in_a_row == ABSENCES {
+        if failure == WatchFailure::Absent && self.repeats == ABSENCES {
             self.handler.absent();
         }
         match code(error) {
@@ -226,13 +225,13 @@ impl<L: WatchHandler> Watcher<'_, L> {
             401 => self.client.reload().await,
             _ => {}
         }
-        let pause = if L::RARE_RETRY && failure != WatchFailure::Passing {
-            self.patience.next()
+        let delay = if L::RARE_RETRY && failure != WatchFailure::Passing {
+            self.rare_backoff.next_delay()
         } else {
-            self.backoff.next()
+            // It never ends; the other time stands in for the type's sake.
+            self.backoff.next().unwrap_or(LIST_DEADLINE)
         };
-        // Neither ever ends; the default stands in for the type's sake.
-        tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
+        tokio::time::sleep(delay).await;
     }
 }
 
@@ -255,15 +254,6 @@ async fn next_event<K>(
 /// Whether a list was not answered in time ([`next_event`]).
 fn is_unanswered(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Service(reason)) if reason.is::<Elapsed>())
-}
-
-fn rarely() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(RARELY.0)
-        .with_max_delay(RARELY.1)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
 
 /// A new token needs a new client. A 410 instead of a watch would be asked for again for ever (inside the stream the

@@ -9,11 +9,11 @@ use std::{
 
 use clap::ValueEnum;
 use evictd_config::duration;
-use evictd_engine::{Cause, Resource, Signal};
+use evictd_engine::{Cause, Resource};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
     journal::{self, Damage},
-    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
+    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported, resource_of_signal},
 };
 use serde_json::{Value, json, to_value};
 
@@ -303,12 +303,9 @@ fn name(eviction: &EvictionRecord) -> String {
 }
 
 fn amount(eviction: &EvictionRecord, amount: u64) -> String {
-    let resource = eviction.signal.parse().map(Signal::resource);
     // A limit of the pod's own is one of bytes.
-    amount_of(
-        resource.unwrap_or(Resource::EphemeralStorage),
-        amount.into(),
-    )
+    let resource = resource_of_signal(&eviction.signal).unwrap_or(Resource::EphemeralStorage);
+    amount_of(resource, amount.into())
 }
 
 /// Describes what happened to the pod, without the time.

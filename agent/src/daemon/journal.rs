@@ -163,8 +163,10 @@ impl Agent {
     /// that it will not be: killing in time matters more than reports, and reports more than the journal. A killed pod
     /// alone says at once what has ended it.
     pub(super) fn append_to_journal(&mut self, record: Record) {
-        if let Record::Evicted(eviction) = &record {
-            self.pod_source.announce(eviction);
+        if let Record::Evicted(eviction) = &record
+            && let Some(cluster) = self.pod_source.cluster_mut()
+        {
+            cluster.announce(eviction);
         }
         if let Err(record) = self.journal.append(record) {
             self.pod_source.report(*record);

@@ -35,6 +35,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::NodeState;
+use evictd_kube::session::Cluster;
 use evictd_node::trigger::cgroups::CgroupEvents;
 use evictd_store::incident::files::Incidents;
 use evictd_sys::clock::monotonic_ns;
@@ -244,7 +245,8 @@ impl Agent {
                     (SignalAction::Shutdown, Some(ending)) => break ending.by,
                 },
                 () = at(ending.as_ref().map(|ending| ending.next_poll)) => {
-                    let is_reported = self.is_reported() && self.pod_source.has_sent_events();
+                    let has_sent = self.pod_source.cluster().is_none_or(Cluster::has_sent_events);
+                    let is_reported = self.is_reported() && has_sent;
                     if let Some(ending) = &mut ending
                         && ending.stops(is_reported)
                     {

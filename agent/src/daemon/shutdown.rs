@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use evictd_kube::session::Cluster;
 use tokio::time::Instant;
 
 use super::{Agent, LAST_WORK, pods::PodSource};
@@ -52,7 +53,8 @@ impl Shutdown {
 impl Agent {
     /// Whether what has happened so far is on disk and reported.
     pub(super) fn is_reported(&self) -> bool {
-        self.journal.is_written() && self.pod_source.is_reported()
+        let cluster = self.pod_source.cluster();
+        self.journal.is_written() && cluster.is_none_or(Cluster::is_reported)
     }
 
     /// Stops the loops, that of memory last, and reports what they have done meanwhile.

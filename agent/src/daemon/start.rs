@@ -8,6 +8,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{NodeState, Signal};
+use evictd_kube::session::Cluster;
 use evictd_manager::{Command, MitigationWorker};
 use evictd_node::{
     cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry,
@@ -238,12 +239,9 @@ impl Agent {
     /// Serves the metrics, with TLS and authorization where they are configured.
     fn serve_metrics(&self, listener: MetricsListener) -> Result<(), RunError> {
         let tls = self.config.metrics_tls.as_ref();
-        let authority = match &self.pod_source {
-            PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
-                Some(cluster.connection())
-            }
-            _ => None,
-        };
+        let cluster = self.pod_source.cluster();
+        let cluster = cluster.filter(|_| tls.is_some_and(|tls| tls.authorization));
+        let authority = cluster.map(Cluster::connection);
         let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
         let address = listener.serve(authority, metrics, health)?;
         tracing::info!(%address, tls = tls.is_some(), "metrics are served");
@@ -252,7 +250,7 @@ impl Agent {
 
     /// Starts soft evictions by the API server, in a cluster.
     fn start_soft(&mut self) {
-        if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
+        if let Some(cluster) = self.pod_source.cluster_mut() {
             let commands = Arc::clone(&self.manager.commands);
             let settle = move |chosen, gone| {
                 commands.send(Command::SoftEvictionFinished { chosen, gone });
@@ -308,7 +306,7 @@ fn start_ensure_dead(
         drop(blocking.spawn_blocking(move || clear(&directories, Some(until))));
     })?;
     if !config.shadow {
-        let ends_pods = matches!(source, PodSource::Manifest { .. });
+        let ends_pods = source.cluster().is_none();
         let leftovers = |uid: &str| source.leftovers(uid);
         restore::go_on(restored, entries, ends_pods, leftovers, &ensure_dead);
     }

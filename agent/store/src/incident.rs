@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use evictd_engine::{Resource, Signal, pace::PaceInputs, recorder::SignalSample, units::SECOND};
+use evictd_engine::{Resource, pace::PaceInputs, recorder::SignalSample, units::SECOND};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     chart::Chart,
-    record::{EvictionRecord, OutcomeRecord, RequestRecord},
+    record::{EvictionRecord, OutcomeRecord, RequestRecord, resource_of_signal},
 };
 
 /// Version of the form.
@@ -143,9 +143,8 @@ impl Incident {
 
     /// The time that the pod was given, if it was asked and not killed.
     pub fn grace(&self) -> Option<Duration> {
-        let asked = self.asked.as_ref().filter(|asked| !asked.shadow)?;
-        let seconds = u64::try_from(asked.grace_period_seconds).unwrap_or(0);
-        Some(Duration::from_secs(seconds))
+        let asked = self.asked.as_ref().filter(|asked| !asked.shadow);
+        asked.map(RequestRecord::grace)
     }
 
     /// Takes those of the samples that belong to it and that it has not got; oldest first for each signal.
@@ -222,7 +221,7 @@ impl Incident {
     pub fn chart(&self) -> Option<Chart> {
         let eviction = &self.eviction;
         let samples = self.samples.get(&eviction.signal)?;
-        let resource = eviction.signal.parse::<Signal>().ok()?.resource();
+        let resource = resource_of_signal(&eviction.signal)?;
         let start = self.start();
         let ms = |time: u64| (i128::from(time) - i128::from(start)) as f64 / 1e6;
         let end = self.moments().last().map_or(0.0, |(_, time)| ms(*time));
@@ -276,8 +275,7 @@ impl Incident {
     /// cache that the kubelet counts as used can still be given back.
     pub fn limits(&self) -> Vec<(i128, &'static str)> {
         let mut limits = vec![(self.eviction.threshold.into(), "threshold")];
-        let signal = self.eviction.signal.parse().map(Signal::resource);
-        if signal != Ok(Resource::Memory) {
+        if resource_of_signal(&self.eviction.signal) != Some(Resource::Memory) {
             return limits;
         }
         let Some(seen) = self

@@ -6,7 +6,7 @@ pub mod node_reclaim;
 pub mod oom_kill;
 pub mod shadow;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use evictd_engine::{
     EvictionDecision, Pod, Resource, Signal, Timing,
@@ -194,7 +194,7 @@ pub struct RequestRecord {
 pub type OtherSignals = BTreeMap<String, SignalUse>;
 
 /// A pod was killed, or would have been.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionRecord {
     /// Identifies the eviction: the boot, the agent's start and a number.
@@ -373,6 +373,11 @@ impl RequestRecord {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// The time that the pod is given.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(u64::try_from(self.grace_period_seconds).unwrap_or(0))
+    }
+
     /// Creates the record of a pod that is asked now.
     pub fn new(pod: &Pod, decision: &EvictionDecision, numbers: SignalReading) -> Self {
         let timing = decision.timing.as_deref();
@@ -422,25 +427,10 @@ impl EvictionRecord {
             namespace: "default".into(),
             name: "web".into(),
             uid: "u".into(),
-            phase: None,
             reason: "Evicted".into(),
-            message: String::new(),
-            annotations: BTreeMap::new(),
             signal: "memory.available".into(),
-            shadow: false,
             hook: "sampler".into(),
-            stages: Stages::default(),
-            available: 0,
-            kubelet_available: None,
-            threshold: 0,
-            usage_at_crossing: 0,
-            usage_at_decision: 0,
-            working_set: 0,
-            request: 0,
-            error: None,
-            pace: None,
-            workload: None,
-            other_signals: BTreeMap::new(),
+            ..Self::default()
         }
     }
 }
@@ -454,7 +444,6 @@ impl From<&RequestRecord> for EvictionRecord {
             namespace: asked.namespace.clone(),
             name: asked.name.clone(),
             uid: asked.uid.clone(),
-            phase: None,
             reason: EVICTED.to_owned(),
             message: asked.message.clone(),
             annotations: asked.annotations.clone(),
@@ -466,23 +455,25 @@ impl From<&RequestRecord> for EvictionRecord {
                 ..Stages::default()
             },
             available: asked.available,
-            kubelet_available: None,
             threshold: asked.threshold,
-            usage_at_crossing: 0,
-            usage_at_decision: 0,
             working_set: asked.working_set,
             request: asked.request,
-            error: None,
             pace: asked.pace.clone(),
             workload: asked.workload.clone(),
             other_signals: asked.other_signals.clone(),
+            ..Self::default()
         }
     }
 }
 
+/// The resource of a record's signal; `None` where [`is_own_limit`].
+pub fn resource_of_signal(signal: &str) -> Option<Resource> {
+    signal.parse().ok().map(Signal::resource)
+}
+
 /// Whether a record's signal is the name of a pod's own limit on local storage: the node was short of nothing.
 pub fn is_own_limit(signal: &str) -> bool {
-    signal.parse::<Signal>().is_err()
+    resource_of_signal(signal).is_none()
 }
 
 /// What a pod has requested of a resource, in its unit. Inodes and process ids cannot be requested.

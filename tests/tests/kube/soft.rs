@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, EvictionDecision, ManagedPod, Message, fleet::FleetPace, permit::Permission,
-    record::SignalReading,
+    Cause, EvictionDecision, ManagedPod, Message, fleet::FleetPace, limiter::EvictionLimiter,
+    permit::Permission, record::SignalReading,
 };
 use evictd_kube::{
     access,
@@ -14,6 +14,7 @@ use evictd_kube::{
     events::EventSpec,
     eviction_api::PodRef,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome, SoftRequest},
+    soft_task,
 };
 use evictd_policy::{
     PolicyEvaluator,
@@ -26,6 +27,7 @@ use evictd_tests::{
     policy_fixture::{BarePod, FLEET_RULES, charge},
     prelude::*,
 };
+use tokio::sync::mpsc;
 use tracing_subscriber::{Layer, layer::Context, prelude::*};
 
 struct Soft {
@@ -136,20 +138,24 @@ impl Soft {
         self.server.fails("POST", path, 1, what);
     }
 
-    fn evict_pods(&mut self, pods: &[Pod], hard: bool) -> SoftOutcome {
+    fn request(&self, pods: &[Pod], hard: bool) -> SoftRequest {
         let candidate = |pod: &Pod| SoftCandidate {
             pod: pod.clone(),
             decision: decision(pod, self.signal, true),
             reading: reading(self.signal),
         };
-        let request = SoftRequest {
+        SoftRequest {
             signal: self.signal,
             chosen: String::new(),
             candidates: pods.iter().map(candidate).collect(),
             is_hard_due: Arc::new(AtomicBool::new(hard)),
             shadow: false,
             is_needed: Arc::new(AtomicBool::new(true)),
-        };
+        }
+    }
+
+    fn evict_pods(&mut self, pods: &[Pod], hard: bool) -> SoftOutcome {
+        let request = self.request(pods, hard);
         let evicted = self.evictor.evict_soft(&request);
         self.runtime.block_on(evicted)
     }
@@ -660,6 +666,36 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     // Of two the other one.
     here[1].permit().set(Permission::Always, 0, &[]);
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
+}
+
+// With `paused=true` the runbook has an operator look for a pause.
+#[test]
+fn the_log_says_whether_a_pause_holds_back_a_request() {
+    let pause: fn(&EvictionLimiter) = |limiter| limiter.pause(true);
+    let brake: fn(&EvictionLimiter) = |limiter| {
+        let minute = Duration::from_secs(60);
+        limiter.set_fleet(FleetPace::Paused, minute, &FLEET_RULES, monotonic_ns());
+    };
+    let unknown: fn(&EvictionLimiter) = |limiter| limiter.await_policies(u64::MAX);
+    for (hold, paused) in [(pause, true), (brake, false), (unknown, false)] {
+        let soft = soft(json!({}));
+        hold(soft.policies.limiter());
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false);
+        let layer = layer.with_writer(log.reopen().unwrap());
+        let _logged = tracing_subscriber::registry().with(layer).set_default();
+        let (requests, queue) = mpsc::channel(1);
+        requests.try_send(soft.request(&[web(1)], false)).unwrap();
+        let settle = |_, _| panic!("it is asked again after ten seconds");
+        let task = soft_task::run(soft.evictor, queue, settle, mpsc::channel(1).0);
+        let ended = async { tokio::time::timeout(Duration::from_millis(100), task).await };
+        soft.runtime.block_on(ended).unwrap_err();
+        let log = fs::read_to_string(log.path()).unwrap();
+        let mut lines = log.lines();
+        let line = lines.find(|line| line.contains("no pod may be evicted"));
+        let says = format!("paused={paused} urgent_only={}", !paused);
+        has(line.unwrap(), &[&says]);
+    }
 }
 
 // R5, R42: what limits count and what users see is not lost because the agent ends between the DELETE and its answer.

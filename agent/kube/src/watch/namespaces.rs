@@ -9,7 +9,7 @@ use std::{
 use evictd_policy::{Labels, Namespaces, PolicyEvaluator};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     core::PartialObjectMeta,
     runtime::watcher::{self, Event},
 };
@@ -51,7 +51,7 @@ pub async fn run(
                 settled: settled.clone(),
                 keys: keys.clone(),
                 known: evaluator.namespaces().labels,
-                incoming: None,
+                incoming: BTreeMap::new(),
             };
             run_watcher(&client, handler).await;
         };
@@ -81,7 +81,7 @@ struct NamespaceWatch {
     keys: BTreeSet<String>,
     known: BTreeMap<String, Labels>,
     /// Namespaces that an unfinished list has brought so far.
-    incoming: Option<BTreeMap<String, Labels>>,
+    incoming: BTreeMap<String, Labels>,
 }
 
 impl NamespaceWatch {
@@ -114,36 +114,26 @@ impl WatchHandler for NamespaceWatch {
 
     fn apply(&mut self, event: Event<Self::Object>) {
         match event {
-            Event::Init => {
-                self.incoming = Some(BTreeMap::new());
-                return;
-            }
+            Event::Init => self.incoming.clear(),
             Event::InitApply(namespace) => {
                 let labels = self.labels(namespace);
-                if let Some(incoming) = &mut self.incoming {
-                    incoming.extend(labels);
-                }
-                return;
+                self.incoming.extend(labels);
             }
             Event::InitDone => {
-                if let Some(incoming) = self.incoming.take() {
-                    self.known = incoming;
-                }
+                self.known = std::mem::take(&mut self.incoming);
                 self.tell();
                 self.settle();
-                return;
             }
             Event::Apply(namespace) => {
                 let labels = self.labels(namespace);
                 self.known.extend(labels);
+                self.tell();
             }
             Event::Delete(namespace) => {
-                if let Some(name) = namespace.metadata.name {
-                    self.known.remove(&name);
-                }
+                self.known.remove(&namespace.name_any());
+                self.tell();
             }
         }
-        self.tell();
     }
 
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {

@@ -155,7 +155,6 @@ impl EvictedByKubelet {
 pub struct WatchedPod {
     metadata: ObjectMeta,
     pod: Result<Pod, JsonError>,
-    is_over: bool,
     evicted: Option<EvictedByKubelet>,
 }
 
@@ -168,8 +167,6 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 leave_out_documents(texts);
             }
         }
-        let phase = value["status"]["phase"].as_str();
-        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
         let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
         Ok(Self {
             metadata: ObjectMeta {
@@ -178,13 +175,12 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 resource_version: text("resourceVersion"),
                 ..ObjectMeta::default()
             },
-            is_over,
             evicted: EvictedByKubelet::of(&value["status"]),
             pod: pod::read_pod("pod", &value).map(|mut pod| {
                 // To the kubelet, what the API server has is the API server's, whatever its annotation says, unless it
                 // is a mirror.
                 pod.is_static &= pod.is_mirror;
-                match is_over {
+                match pod.is_over() {
                     true => identity(pod),
                     false => pod,
                 }
@@ -337,7 +333,7 @@ fn put(client: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
             }
         }
         // Its containers have ended: there is nothing left to evict.
-        Ok(pod) if watched.is_over => shared.with(|store| store.put_ended(&pod)),
+        Ok(pod) if pod.is_over() => shared.with(|store| store.put_ended(&pod)),
         Ok(pod) => {
             let full_name = pod.to_string();
             let (lacks_uid, is_mirror) = (pod.uid.is_empty(), pod.is_mirror);

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use evictd_engine::{Cause, RankKey, Resource, Signal, pace::PaceInputs};
+use evictd_engine::{Cause, RankKey, Resource, pace::PaceInputs};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
     incident::{Incident, RankedPod},
-    record::{PaceRecord, Reported},
+    record::{PaceRecord, Reported, resource_of_signal},
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -324,8 +324,7 @@ fn kubelet_choice(pods: &[RankedPod]) -> Option<&str> {
 
 fn oom_killer(incident: &Incident) -> String {
     let eviction = &incident.eviction;
-    let resource = eviction.signal.parse().map(Signal::resource);
-    if resource != Ok(Resource::Memory) {
+    if resource_of_signal(&eviction.signal) != Some(Resource::Memory) {
         return "The OOM killer has no part in this: memory was not short.".to_owned();
     }
     let when = match &eviction.pace {

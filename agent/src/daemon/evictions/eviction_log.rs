@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    ManagedPod as _, NodeState, Pod, Signal,
+    ManagedPod as _, Message, NodeState, Pod,
     message::{EVICTED, PHASE},
     mitigation::Step,
-    record::Stages,
+    record::{KillOutcome, Stages},
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, FastPathEvent, VictimExit};
@@ -16,11 +16,10 @@ use evictd_policy::PauseState;
 use evictd_store::{
     disk_queue::DiskQueue,
     record::{
-        EvictionRecord, MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Record, RequestRecord,
-        StuckPod,
+        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Record, RequestRecord, StuckPod,
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
-        other_signals, requested,
+        other_signals, requested, resource_of_signal,
         shadow::{KubeletEviction, ShadowNode},
     },
 };
@@ -164,38 +163,21 @@ impl EvictionLog {
         decided: &manager::ManagerEviction,
     ) -> EvictionRecord {
         let pod = &decided.pod.pod;
-        let resource = decided.signal.parse().map(Signal::resource);
         // What is limited by an emptyDir's size is not requested.
-        let request = resource.map_or(0, |resource| requested(pod, resource));
+        let resource = resource_of_signal(&decided.signal);
+        let timing = decided.eviction.timing.as_deref();
+        let id = format!("{}-rounds-{}", self.run, decided.number);
+        let message = &decided.eviction.message;
         let record = EvictionRecord {
-            id: format!("{}-rounds-{}", self.run, decided.number),
-            time: time_of(decided.stages),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            phase: (!decided.outcome.is_shadow()).then(|| PHASE.to_owned()),
-            reason: EVICTED.to_owned(),
-            message: decided.eviction.message.text.clone(),
-            annotations: decided.eviction.message.annotations(),
             signal: decided.signal.clone(),
-            shadow: decided.outcome.is_shadow(),
             hook: decided.hook.clone(),
-            stages: decided.stages,
             available: decided.available,
-            kubelet_available: None,
             threshold: decided.threshold,
-            usage_at_crossing: 0,
-            usage_at_decision: 0,
             working_set: decided.usage,
-            request,
-            error: decided.outcome.refusal().map(refusal),
-            pace: decided
-                .eviction
-                .timing
-                .as_deref()
-                .map(|timing| PaceRecord::of(timing, decided.usage)),
-            workload: Some(pod.into()),
+            request: resource.map_or(0, |resource| requested(pod, resource)),
+            pace: timing.map(|timing| PaceRecord::of(timing, decided.usage)),
             other_signals: other_signals(&decided.eviction),
+            ..without_amounts(id, pod, message, decided.stages, decided.outcome)
         };
         log_evicted(&record);
         record
@@ -286,21 +268,11 @@ impl EvictionLog {
 
     fn eviction(&self, e: &fastpath::EvictionReport) -> EvictionRecord {
         let pod = &e.pod.pod;
-        let message = self.messages.of(e);
+        let (id, message) = (self.id(e.number), self.messages.of(e));
+        // The manager alone knows `other_signals`.
         EvictionRecord {
-            id: self.id(e.number),
-            time: time_of(e.stages),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            phase: (!e.outcome.is_shadow()).then(|| PHASE.to_owned()),
-            reason: EVICTED.to_owned(),
-            annotations: message.annotations(),
-            message: message.text,
             signal: e.signal.to_string(),
-            shadow: e.outcome.is_shadow(),
             hook: e.hook.to_string(),
-            stages: e.stages,
             available: e.available,
             kubelet_available: Some(e.kubelet_available),
             threshold: e.threshold,
@@ -308,7 +280,6 @@ impl EvictionLog {
             usage_at_decision: e.usage_at_decision,
             working_set: e.working_set,
             request: pod.memory_request,
-            error: e.outcome.refusal().map(refusal),
             pace: Some(PaceRecord {
                 expected: e.expected,
                 shmem: e.shmem,
@@ -316,9 +287,7 @@ impl EvictionLog {
                 out_of_order: e.out_of_order,
                 ..PaceRecord::of_inputs(e.urgency, &e.pace_inputs)
             }),
-            workload: Some(pod.into()),
-            // The manager knows them, and not this thread.
-            other_signals: OtherSignals::new(),
+            ..without_amounts(id, pod, &message, e.stages, e.outcome)
         }
     }
 
@@ -398,6 +367,32 @@ fn met_in_force(id: String, met: ThresholdMet, shadow: bool) -> Record {
         met.consequence()
     );
     Record::MetInForce(met)
+}
+
+/// The record of an eviction, without its signal and what was measured.
+fn without_amounts(
+    id: String,
+    pod: &Pod,
+    message: &Message,
+    stages: Stages,
+    outcome: KillOutcome,
+) -> EvictionRecord {
+    EvictionRecord {
+        id,
+        time: time_of(stages),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        phase: (!outcome.is_shadow()).then(|| PHASE.to_owned()),
+        reason: EVICTED.to_owned(),
+        message: message.text.clone(),
+        annotations: message.annotations(),
+        shadow: outcome.is_shadow(),
+        stages,
+        error: outcome.refusal().map(refusal),
+        workload: Some(pod.into()),
+        ..EvictionRecord::default()
+    }
 }
 
 /// The reason of the kernel behind an errno.

@@ -17,7 +17,7 @@ use evictd_store::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use crate::daemon::{Agent, pods::PodSource};
+use crate::daemon::Agent;
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -199,7 +199,7 @@ impl Agent {
         let evicted = pod.uid == eviction.uid;
         let entry = self.pods.entry(&pod.uid);
         // As for the planner (`state_for`).
-        let asks = incident.asked.is_some() && matches!(self.pod_source, PodSource::Cluster { .. });
+        let asks = incident.asked.is_some() && self.pod_source.cluster().is_some();
         let cannot_be_deleted = asks && !pod.can_be_deleted();
         // A limit that this eviction has used up did not spare its pod.
         let spared = explanation.filter(|explanation| !explanation.may_go && !evicted);

@@ -1,10 +1,8 @@
 //! The eviction message for a victim of the fast path, in the kubelet's words.
 
 use evictd_engine::{
-    ContainerUsage, Message, Observation, Observations, PodUsage, Threshold, hard_threshold,
-    message,
-    model::{quantity::Quantity, threshold::ThresholdValue},
-    units::signed,
+    ContainerUsage, Message, Observation, Observations, PodUsage, Threshold, ThresholdValue,
+    hard_threshold, message, model::quantity::Quantity, units::signed,
 };
 use evictd_fastpath::EvictionReport;
 

@@ -25,7 +25,7 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    Cause, Resource, Signal,
+    Cause,
     kubelet_times::MONITORING_INTERVAL_NS,
     message::resource_of,
     record::{Departure, KillOutcome},
@@ -36,14 +36,13 @@ use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};
 use evictd_node::pods::table::PodEntry;
 use evictd_store::{
     incident::Incident,
-    record::{Record, RequestRecord, oom_kill::PodName},
+    record::{Record, RequestRecord, oom_kill::PodName, resource_of_signal},
 };
 use evictd_sys::clock::monotonic_ns;
 
 use super::{
     Agent, TICK,
     oom::{Ending, NotedEviction},
-    pods::PodSource,
 };
 use ensure_dead::KilledPod;
 use eviction_log::log_request;
@@ -156,7 +155,7 @@ impl Agent {
                 .send(Command::SoftEvictionFinished { chosen, gone: None });
             return;
         };
-        if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, request.shadow) {
+        if let (Some(cluster), false) = (self.pod_source.cluster(), request.shadow) {
             if !cluster.request_soft(request.map(|entry| entry.pod.clone())) {
                 self.manager
                     .send(Command::SoftEvictionFinished { chosen, gone: None });
@@ -182,9 +181,7 @@ impl Agent {
         let manager = Arc::clone(&self.manager.commands);
         let (end, metrics) = (self.ensure_dead.graceful_end(), Arc::clone(&self.metrics));
         tokio::task::spawn_blocking(move || {
-            let grace = u64::try_from(record.grace_period_seconds).unwrap_or(0);
-            let grace = Duration::from_secs(grace);
-            let is_gone = end.run(&entry, grace, left, || metrics.requested(&record));
+            let is_gone = end.run(&entry, record.grace(), left, || metrics.requested(&record));
             let gone = is_gone.then_some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });
         });
@@ -214,7 +211,9 @@ impl Agent {
 
     /// Takes the soft evictions to which the API server has agreed, each once.
     pub(super) fn take_requests(&mut self) {
-        while let Some(record) = self.pod_source.next_soft_eviction() {
+        while let Some(cluster) = self.pod_source.cluster_mut()
+            && let Some(record) = cluster.next_request()
+        {
             // The API server has agreed.
             log_request(&record);
             self.metrics.requested(&record);
@@ -225,7 +224,7 @@ impl Agent {
     /// Takes the evictions by the kubelet: both loops count what they give back as pending. To be called before pods
     /// that are over leave the table.
     pub(super) fn handle_kubelet_evictions(&mut self) {
-        let PodSource::Cluster { cluster, .. } = &self.pod_source else {
+        let Some(cluster) = self.pod_source.cluster() else {
             return;
         };
         let connection = Arc::clone(cluster.connection());
@@ -267,11 +266,6 @@ impl Agent {
             self.append_to_journal(record);
         }
     }
-}
-
-/// The resource of a signal's name; `None` for another cause.
-fn resource_of_signal(name: &str) -> Option<Resource> {
-    name.parse::<Signal>().ok().map(Signal::resource)
 }
 
 /// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339. One that lies ahead is of a clock

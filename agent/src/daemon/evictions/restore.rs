@@ -10,7 +10,7 @@ use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::oom_kill::PodName,
+    record::{oom_kill::PodName, resource_of_signal},
     restore::{Restored, UNDER_WAY_NS},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -19,7 +19,6 @@ use jiff::Timestamp;
 use super::{
     clear,
     ensure_dead::{EnsureDead, KILL_TIMEOUT, KilledPod},
-    resource_of_signal,
 };
 use crate::daemon::oom::{Ending, NotedEviction};
 

@@ -6,7 +6,7 @@ use evictd_manager::{
 };
 use evictd_store::record::Record;
 
-use crate::daemon::{Agent, pods::PodSource};
+use crate::daemon::Agent;
 
 impl Agent {
     pub fn handle_manager_events(&mut self) {
@@ -96,7 +96,7 @@ impl Agent {
 
     /// Has the Node object show the conditions; not in shadow mode.
     pub fn publish_node_state(&self) {
-        if let PodSource::Cluster { cluster, .. } = &self.pod_source {
+        if let Some(cluster) = self.pod_source.cluster() {
             cluster.set_shadow(self.config.shadow);
             if !self.config.shadow {
                 cluster.node_state(self.node_state.clone());

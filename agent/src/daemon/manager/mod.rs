@@ -99,7 +99,7 @@ impl RunningManager {
             shadow: config.shadow,
             node_reclaim: NodeReclaimOptions {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
-                kubelet: matches!(source, PodSource::Cluster { .. }),
+                kubelet: source.cluster().is_some(),
             },
             mitigation: config.mitigation,
             memory_v1,

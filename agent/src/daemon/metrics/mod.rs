@@ -16,6 +16,7 @@ use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{FastPathControl, FastPathEventQueue, FastPathStatus};
+use evictd_kube::session::Cluster;
 use evictd_node::{memory_scope::Scope, proc::numa};
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 use prometheus_client::metrics::MetricType;
@@ -97,21 +98,17 @@ impl Reloads {
 
 /// The collector of all that is read at a scrape.
 pub(super) fn collector(inputs: &MetricInputs<'_>) -> MetricsCollector {
+    let cluster = inputs.source.cluster();
     let mut collector = MetricsCollector {
         status: Arc::clone(&inputs.manager.status),
-        connection: match inputs.source {
-            PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
-            PodSource::Manifest { .. } => None,
-        },
+        connection: cluster.map(|cluster| Arc::clone(cluster.connection())),
         hooks: inputs.hooks.clone(),
         families: inputs.policies.gauges(),
         start_time: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
     };
-    if let PodSource::Cluster { cluster, .. } = inputs.source
-        && let Some(fleet) = cluster.fleet_brake()
-    {
+    if let Some(fleet) = cluster.and_then(Cluster::fleet_brake) {
         collector.gauge(
             "fleet_brake_available",
             "1 while both ConfigMaps of the fleet brake are there and the last report has reached them",

@@ -29,12 +29,7 @@ use evictd_node::{
     },
     trigger::cgroups::{CgroupEvent, CgroupEventKind},
 };
-use evictd_store::{
-    disk_queue::DiskThread,
-    journal::Journal,
-    record::{EvictionRecord, Record, RequestRecord},
-    restore::Restored,
-};
+use evictd_store::{disk_queue::DiskThread, journal::Journal, record::Record, restore::Restored};
 
 use crate::daemon::{RunError, journal, policies::Policies};
 
@@ -86,6 +81,22 @@ impl WithoutCgroup {
 }
 
 impl PodSource {
+    /// The cluster, where there is one.
+    pub fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Self::Cluster { cluster, .. } => Some(cluster),
+            Self::Manifest { .. } => None,
+        }
+    }
+
+    /// As [`Self::cluster`].
+    pub fn cluster_mut(&mut self) -> Option<&mut Cluster> {
+        match self {
+            Self::Cluster { cluster, .. } => Some(cluster),
+            Self::Manifest { .. } => None,
+        }
+    }
+
     /// Compares all cgroups with what is held open. Returns a new table when a pod's cgroup has come, gone, or changed
     /// below.
     pub fn refresh(&mut self) -> Option<Box<PodTable>> {
@@ -222,14 +233,6 @@ impl PodSource {
         }
     }
 
-    /// The next soft eviction to which the API server has agreed, each once.
-    pub fn next_soft_eviction(&mut self) -> Option<RequestRecord> {
-        match self {
-            Self::Cluster { cluster, .. } => cluster.next_request(),
-            Self::Manifest { .. } => None,
-        }
-    }
-
     /// Builds the target of a scan: where the disk use of a pod is found.
     pub fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
@@ -282,16 +285,9 @@ impl PodSource {
         }
     }
 
-    /// Has a killed pod say what has ended it, before its record is written.
-    pub fn announce(&mut self, eviction: &EvictionRecord) {
-        if let Self::Cluster { cluster, .. } = self {
-            cluster.announce(eviction);
-        }
-    }
-
     /// Reports a record to the API server, where there is one.
     pub fn report(&mut self, record: Record) {
-        if let Self::Cluster { cluster, .. } = self {
+        if let Some(cluster) = self.cluster_mut() {
             match record {
                 Record::Evicted(eviction) => cluster.evicted(*eviction),
                 record => cluster.report(record),
@@ -299,27 +295,11 @@ impl PodSource {
         }
     }
 
-    /// Whether all evictions that were handed over are reported.
-    pub fn is_reported(&self) -> bool {
-        match self {
-            Self::Cluster { cluster, .. } => cluster.is_reported(),
-            Self::Manifest { .. } => true,
-        }
-    }
-
-    /// Whether all Events were sent to the API server.
-    pub fn has_sent_events(&self) -> bool {
-        match self {
-            Self::Cluster { cluster, .. } => cluster.has_sent_events(),
-            Self::Manifest { .. } => true,
-        }
-    }
-
     /// Ends when the API server has something new.
     pub async fn changed(&self) {
-        match self {
-            Self::Cluster { cluster, .. } => cluster.changed().await,
-            Self::Manifest { .. } => std::future::pending().await,
+        match self.cluster() {
+            Some(cluster) => cluster.changed().await,
+            None => std::future::pending().await,
         }
     }
 }
@@ -353,9 +333,15 @@ pub async fn open(
             Vec::new()
         });
         let (disk, restored) = journal::start(journal)?;
-        let (policies, pauses) = (&policies.policies, &policies.pauses);
-        let journal = (disk.queue(), left_over);
-        let cluster = Cluster::start(config, cluster, journal, policies, pauses).await?;
+        let cluster = Cluster::start(
+            config,
+            cluster,
+            disk.queue(),
+            left_over,
+            &policies.policies,
+            &policies.pauses,
+        )
+        .await?;
         let mut source = PodSource::Cluster {
             cluster: Box::new(cluster),
             joined: PodTableBuilder::new(scope, config.mode),

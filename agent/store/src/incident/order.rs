@@ -1,11 +1,12 @@
 //! Which pod goes first by the order that an incident's file has.
 
 use evictd_engine::{
-    Among, Candidate, CandidateState, QosClass, RankInputs, SelectionCriteria, Signal,
-    growth::grown_in, model::settings::RankingStrategy, select,
+    Among, Candidate, CandidateState, QosClass, RankInputs, SelectionCriteria, growth::grown_in,
+    model::settings::RankingStrategy, select,
 };
 
 use super::{Incident, RankedPod};
+use crate::record::resource_of_signal;
 
 impl Incident {
     /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is
@@ -38,7 +39,7 @@ impl Incident {
         // Of equal ones the first by its name goes.
         pods.sort_by_key(|pod| pod.pod.split_once('/'));
         let went = pods.iter().position(|pod| pod.evicted)?;
-        let resource = eviction.signal.parse().map(Signal::resource).ok()?;
+        let resource = resource_of_signal(&eviction.signal)?;
         let since = ranked_by.read.saturating_sub(self.decided());
         let grown = grown_in(pace.growth, since);
         let candidate = |(position, pod): (usize, &&RankedPod)| {

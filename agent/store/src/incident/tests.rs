@@ -1,6 +1,6 @@
 //! An eviction that never was, and what is made of it.
 
-use evictd_engine::{record::Stages, units::MS};
+use evictd_engine::{Signal, record::Stages, units::MS};
 
 use super::*;
 
