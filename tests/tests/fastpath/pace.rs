@@ -405,8 +405,10 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
 
 scenes! {
     /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
+    // R23
     fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap("max", "10", false);
     /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
+    // R23
     fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap("0", "40", true);
 }
 
