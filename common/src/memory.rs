@@ -76,7 +76,7 @@ pub const MAX_VICTIMS: u32 = 16;
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
-pub const LAYOUT: u64 = 6;
+pub const LAYOUT: u64 = 7;
 
 /// Direction in which a trigger is crossed.
 #[repr(u32)]
@@ -194,7 +194,10 @@ pub struct KernelKillRecord {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// The scope that was short.
-    pub scope: u64,
+    pub scope: u32,
+    /// Pages by which the scope's counter was past [`MemoryTrigger::full`]; 0 where that is not known, as in a record of a
+    /// layout before 7: there it is the upper half of `scope`.
+    pub pages_past: u32,
 }
 
 /// One crossing, in the trigger's ring buffer.
@@ -218,7 +221,7 @@ pub struct TriggerEvent {
 }
 
 crate::plain_old_data!(
-    KernelKillRecord = 2 * 8,
+    KernelKillRecord = 8 + 2 * 4,
     AgentLease = 4 * 8,
     TriggerEvent = 5 * 8 + 2 * 4,
     MemoryTrigger = 4 * 8 + 2 * 4,

@@ -621,6 +621,7 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
                 cgroup_id: pod.memory.id(),
                 scope: 0,
                 time: monotonic_ns(),
+                missing: MIB,
             }),
             ..Program::default()
         });
@@ -661,6 +662,7 @@ fn after_kill_by_guard(cgroup: &Cgroup, scope: usize, ago: u64) -> (MemoryMonito
             cgroup_id: pod.memory.id(),
             scope,
             time: now - ago,
+            missing: MIB,
         }),
         ..Program::default()
     });
@@ -677,10 +679,12 @@ fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
     let (watch, _) = after_kill_by_guard(&cgroup, 1, 0);
     let mut events = std::iter::from_fn(|| watch.events.next());
     let told = events.find_map(|event| match event {
-        FastPathEvent::Evicted(report) => Some((report.by_kernel, report.signal)),
+        FastPathEvent::Evicted(report) => Some((report.by_kernel, report.signal, report.available)),
         _ => None,
     });
-    assert_eq!(told, Some((true, Signal::MemoryAvailable)));
+    // What was left at the kill, and not at the look.
+    let left = THRESHOLD - MIB;
+    assert_eq!(told, Some((true, Signal::MemoryAvailable, left)));
 }
 
 /// The agent goes on three seconds after its pinned guard has killed a pod's largest process. What is left of the pod, its

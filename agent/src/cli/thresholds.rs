@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Origin, Origins};
-use evictd_engine::{Layout, Threshold, ThresholdValue, model::settings::Mode};
+use evictd_config::{Config, Origin, Origins};
+use evictd_engine::{Layout, Resource, Threshold, ThresholdValue, model::settings::Mode};
 use serde::Serialize;
 
 use super::{
@@ -68,7 +68,7 @@ enum Seconds {
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let file = arguments.kubelet_config.as_deref();
-    let (config, kubelet) = resolve_config(&arguments.config, file)?;
+    let (mut config, kubelet) = resolve_config(&arguments.config, file)?;
     // A file that is named on the command line has to be there.
     if let (Some(_), Some(reason), false) = (file, &kubelet.unreadable, kubelet.holds_file()) {
         return Err(CommandError::Argument {
@@ -77,20 +77,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         });
     }
     print_stand_in(&kubelet);
-    let (mut thresholds, origins) = (config.eviction.thresholds, config.origins);
-    thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace_period));
+    let order = |threshold: &Threshold| (threshold.signal, threshold.grace_period);
+    config.eviction.thresholds.sort_by_key(order);
+    let (thresholds, origins) = (&config.eviction.thresholds, &config.origins);
     match arguments.output {
         OutputFormat::Json => to_json(
             &thresholds
                 .iter()
-                .map(|threshold| ThresholdJson::new(threshold, &origins))
+                .map(|threshold| ThresholdJson::new(threshold, origins))
                 .collect::<Vec<_>>(),
         ),
         OutputFormat::Table => {
-            let table = table(&thresholds, &origins);
-            let reason = no_hard_threshold(&thresholds).map(|reason| format!("\n{reason}\n"));
-            let pace = (!thresholds.is_empty()).then(|| pace(config.mode));
-            Ok(table + reason.as_deref().unwrap_or_default() + pace.unwrap_or_default())
+            let table = table(thresholds, origins);
+            let reason = no_hard_threshold(thresholds).map(|reason| format!("\n{reason}\n"));
+            let pace = (!thresholds.is_empty()).then(|| pace(&config));
+            Ok(table + &reason.unwrap_or_default() + &pace.unwrap_or_default())
         }
     }
 }
@@ -124,16 +125,30 @@ fn is_containerfs(threshold: &Threshold) -> bool {
 }
 
 /// Explanation of when pods go, for people: programs know what they want.
-fn pace(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Evictd => PACE,
-        Mode::Kubelet => KUBELET_PACE,
+fn pace(config: &Config) -> String {
+    match config.mode {
+        Mode::Evictd => {
+            let has_turn = config.eviction.thresholds.iter().any(|t| {
+                t.is_hard()
+                    && matches!(t.signal.resource(), Resource::Memory | Resource::Pids)
+                    && config.follows_kubelet(t)
+                    // The capacity, which may cut a step to nothing, is not read here.
+                    && !matches!(t.value, ThresholdValue::Raised(_))
+            });
+            let turn = if has_turn { KUBELETS_TURN } else { "" };
+            format!("{PACE}{turn}{URGENCY}")
+        }
+        Mode::Kubelet => KUBELET_PACE.to_owned(),
     }
 }
 
 const PACE: &str = "
 A met hard threshold evicts one pod, and the next one ten seconds later. That of memory or of process ids must have been met for ten seconds.
+";
+const KUBELETS_TURN: &str = "\
 In a cluster both times are 14 seconds for memory and process ids where the threshold is the kubelet's own and no step raises it: the kubelet has its turn.
+";
+const URGENCY: &str = "\
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
 Then pods are evicted at once: as many as are needed to last until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.

@@ -22,11 +22,15 @@ use crate::record::{
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
 /// [`evictd_engine::permit::MAX_EVICTIONS_PER_QUOTA`] evictions.
 const KEPT: usize = 1024;
+/// Stuck pods that are kept longer than others, which may have been evicted since: one that is not known would be evicted again.
+const KEPT_STUCK: usize = 64;
 /// An eviction that is older, in nanoseconds, is none that is under way, unless its pod is stuck.
 pub const UNDER_WAY_NS: i64 = 600 * SECOND_NS;
 /// A record that grants more is not believed.
 const LONGEST_GRACE_SECONDS: i64 = 86_400;
 const SECOND_NS: i64 = SECOND.cast_signed();
+/// Beginning of the key of the record that a pod is stuck.
+const STUCK: &str = "stuck ";
 
 /// A moment as a record has it.
 struct Moment<'a> {
@@ -84,15 +88,19 @@ impl Counts {
         if !self.ids.insert(id.clone()) {
             return;
         }
-        if self.records.len() == KEPT
-            && let Some((oldest, _)) = self.records.pop_front()
-        {
-            self.ids.remove(&oldest);
+        if self.records.len() == KEPT {
+            let mut ids = self.records.iter().map(|(id, _)| id);
+            // A stuck pod has two records.
+            let other = ids.position(|id| !self.is_of_stuck(id));
+            let oldest = other.filter(|&at| at <= 2 * KEPT_STUCK).unwrap_or(0);
+            if let Some((oldest, _)) = self.records.remove(oldest) {
+                self.ids.remove(&oldest);
+            }
         }
         self.records.push_back((id, record));
     }
 
-    /// The newest ones that fit into so many bytes as lines, by their keys; the oldest first.
+    /// Those of stuck pods and the newest ones that fit into so many bytes as lines, by their keys; the oldest first.
     pub fn newest(&self, bytes: u64) -> Vec<String> {
         let mut left = bytes;
         // One that is too long hides no others.
@@ -102,10 +110,14 @@ impl Counts {
             left = rest.unwrap_or(left);
             rest.is_some()
         };
-        let newest = self.records.iter().rev().filter(fits);
-        let mut ids: Vec<String> = newest.map(|(id, _)| id.clone()).collect();
-        ids.reverse();
-        ids
+        let newest = self.records.iter().rev();
+        let (stuck, others): (Vec<_>, Vec<_>) = newest.partition(|(id, _)| self.is_of_stuck(id));
+        let fitting = stuck.into_iter().chain(others).filter(fits);
+        let fitting: HashSet<&str> = fitting.map(|(id, _)| id.as_str()).collect();
+        let ids = self.records.iter().map(|(id, _)| id);
+        ids.filter(|id| fitting.contains(id.as_str()))
+            .cloned()
+            .collect()
     }
 
     /// A record by its key.
@@ -128,6 +140,12 @@ impl Counts {
     /// Whether it was written down that the pod of an eviction is stuck.
     pub fn knows_stuck(&self, id: &str) -> bool {
         self.ids.contains(&of_stuck(id))
+    }
+
+    /// Whether a key is of the eviction of a stuck pod, or of the record that it is stuck.
+    fn is_of_stuck(&self, id: &str) -> bool {
+        let stuck = id.strip_prefix(STUCK);
+        stuck.map_or_else(|| self.knows_stuck(id), |id| self.ids.contains(id))
     }
 
     /// All of it with the moments at which it was, by these clocks.
@@ -188,7 +206,7 @@ impl Counts {
 
 /// The key of the record that the pod of an eviction is stuck.
 fn of_stuck(id: &str) -> String {
-    format!("stuck {id}")
+    format!("{STUCK}{id}")
 }
 
 fn grace_ns(counted: &Counted) -> i64 {

@@ -90,6 +90,20 @@ fn now_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
+/// Pages by which a scope's counter is past [`MemoryTrigger::full`]; 0 where it cannot be read.
+///
+/// [`MemoryTrigger::full`]: evictd_common::memory::MemoryTrigger::full
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn pages_past(scope: u64) -> u64 {
+    let at = scope as u32 * SLOTS_PER_SCOPE + slot::HARD;
+    let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get(at)) else {
+        return 0;
+    };
+    let usage = word(usage_of(state.memcg)).unwrap_or(0);
+    usage.saturating_sub(trigger.full).min(u64::from(u32::MAX))
+}
+
 /// Kills the current task, which is one of this pod's; whether the signal is sent: not to a kernel thread, nor to a task that
 /// is exiting.
 #[inline(always)]
@@ -105,7 +119,8 @@ fn kill(scope: u64, cgroup_id: u64) -> bool {
     }
     let kill = KernelKillRecord {
         time_ns: now_ns(),
-        scope,
+        scope: scope as u32,
+        pages_past: pages_past(scope) as u32,
     };
     debug!(
         (),

@@ -93,7 +93,7 @@ fn people_get_a_table() {
     let outcome = evictd(["thresholds", "--config", &empty]);
     // What follows is when pods go, in words.
     let (table, pace) = outcome.stdout.split_once("\n\n").unwrap();
-    assert_eq!(pace.lines().count(), 6, "{pace}");
+    assert_eq!(pace.lines().count(), 5, "{pace}");
     assert_eq!(
         format!("{table}\n"),
         "SIGNAL                       BELOW  GRACE PERIOD  MIN RECLAIM  FROM\n\
@@ -125,6 +125,36 @@ fn memory_without_a_hard_threshold_is_told() {
         has(&shown, &[expected]);
         assert_eq!(shown.contains("one pod"), has_pace, "{shown}");
     }
+}
+
+/// Five lines say when pods go, and one more where the kubelet acts on the same threshold.
+#[test]
+fn the_kubelets_turn_is_told_where_the_kubelet_has_one() {
+    let files = Files::default();
+    let kubelet = files.write("k.yaml", "evictionHard: {memory.available: 300Mi}");
+    let shown = |own: &str| {
+        let path = files.write("own.yaml", own);
+        let arguments = ["thresholds", "--config", &path, "--kubelet-config"];
+        evictd([&arguments[..], &[&kubelet]].concat()).good()
+    };
+    let cluster = "cluster: {nodeName: n1}\n";
+    for (own, has_turn) in [
+        ("", true),
+        ("evictionHard: {memory.available: 400Mi}", false),
+        // The threshold of the pods' cgroup is the kubelet's.
+        ("evictionHardAboveKubelet: {memory.available: 100Mi}", true),
+        (
+            "evictionHardAboveKubelet: {memory.available: 100Mi}\nenforceNodeAllocatable: []",
+            false,
+        ),
+        ("mode: kubelet", false),
+    ] {
+        let shown = shown(&format!("{cluster}{own}"));
+        let pace = shown.rsplit("\n\n").next().unwrap();
+        assert_eq!(pace.contains("has its turn"), has_turn, "{own}: {shown}");
+        assert_eq!(pace.lines().count(), 5 + usize::from(has_turn), "{shown}");
+    }
+    assert!(!shown("{}").contains("has its turn"), "there is no kubelet");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn floor_of(threshold_of_pods: bool) {
     assert_eq!(node.cgroup.oom_kills().unwrap(), 0);
     // The pod is an evicted pod like others.
     let evicted = watched.evicts("hog");
-    assert!(evicted.by_kernel);
+    assert!(evicted.by_kernel && evicted.available < evicted.threshold);
     let is_of_pods = evicted.signal == Signal::AllocatableMemoryAvailable;
     assert_eq!(is_of_pods, threshold_of_pods);
     assert!(watched.finished(SOON).is_some());

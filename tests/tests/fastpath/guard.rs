@@ -106,6 +106,9 @@ impl Guarded {
         let evicted = || self.files.evicted();
         assert!(until(SOON, || is_late() || !evicted().is_empty()));
         assert!(is_late() || evicted() == ["hog"]);
+        // By then the hog has given its memory back: the record is of the kill.
+        let was_short = |e: &EvictionRecord| e.available < e.threshold;
+        assert!(self.files.evictions().iter().all(was_short));
     }
 
     fn oom_kills(&self) -> u64 {

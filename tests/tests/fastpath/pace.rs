@@ -208,23 +208,28 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
     let told = met_already(&scene.files).expect("it is told beforehand");
     assert!(told.contains("memory.available<450Mi"), "{told}");
+    let written = monotonic_ns();
     scene.files.write().unwrap();
     let busy = [(); 8].map(|()| Hog::start(&busy, &churn).unwrap());
     one_goes(&scene.files);
     std::thread::sleep(MOMENT);
     drop(busy);
     let records = scene.files.records();
-    let said = |r: &Record| matches!(r, Record::MetInForce(met) if met.threshold == 450 * MIB);
-    assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");
+    let met = records_of!(records, Record::MetInForce(met) if met.threshold == 450 * MIB => met);
+    assert_eq!(met.len(), 1, "{met:?}");
+    let first = scene.files.evictions().remove(0);
+    assert!(!first.pace.unwrap().urgent, "{}", pace_inputs(&scene.files));
+    // The record that it is met is made a moment after the look that has found it.
+    let [went, met] = [&first.time, &met[0].time].map(|t| t.parse::<jiff::Timestamp>().unwrap());
+    assert!((went - met).total(jiff::Unit::Second).unwrap() > 9.0);
     // The next one is due ten seconds after the first.
     assert!(until(LONG, || scene.evicted().len() > 1));
-    let at: Vec<u64> = (scene.files.evictions().iter())
-        .map(|e| e.stages.signalled)
-        .collect();
-    let apart = at[1] - at[0];
+    let evictions = scene.files.evictions();
+    let at = [0, 1].map(|number: usize| evictions[number].stages.signalled);
+    let ten_seconds = 10_000_000_000;
     assert!(
-        apart >= 10_000_000_000,
-        "{at:?} {}",
+        at[0] - written >= ten_seconds && at[1] - at[0] >= ten_seconds,
+        "{written} {at:?} {}",
         pace_inputs(&scene.files)
     );
 }
@@ -405,8 +410,10 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
 
 scenes! {
     /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
+    // R23
     fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap("max", "10", false);
     /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
+    // R23
     fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap("0", "40", true);
 }
 

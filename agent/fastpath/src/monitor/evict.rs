@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     CandidateState, Observation, Observations, Resource, SelectionCriteria,
     growers::{Grower, WATCHED},
+    growth::Headroom,
     limiter::{EvictionKind, ShadowChooser},
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Urgency},
@@ -12,6 +13,7 @@ use evictd_engine::{
     permit::{LastResort, NodeRate},
     record::{KillOutcome, Stages},
     round::{self, Attempt, Candidates, Choice, Outcome, Pods, Round},
+    shortage::Shortage,
     terminating::{Terminating, VictimReading},
     units::{SECOND, signed},
 };
@@ -233,10 +235,22 @@ impl MemoryMonitor {
                 self.events.send(FastPathEvent::KernelKill(pod, ago));
                 continue;
             }
+            // The sample is of a later time, when the victim may have given its memory back.
+            let threshold = watched.scope.thresholds().threshold;
+            let left = threshold.saturating_sub(kill.missing);
+            let shortage = Shortage {
+                available: left,
+                threshold,
+                headroom: Headroom {
+                    immediate: left,
+                    ..Headroom::default()
+                },
+                ..Shortage::default()
+            };
             let pace_inputs = PaceInputs {
                 now: kill.time,
                 pace: watched.pace,
-                shortage: watched.shortage(0, 0, DyingAround::default()),
+                shortage,
                 pending: Pending::default(),
                 profile: PaceProfile::for_threshold(watched.scope.signal(), true),
             };
@@ -290,9 +304,8 @@ impl MemoryMonitor {
             held: self.measure(victim, &pod),
             pod,
         };
-        let usage = watched.sample.usage;
         let report = self.report(watched, why, &kill);
-        let expected = report.expected;
+        let (expected, usage) = (report.expected, report.usage_at_decision);
         self.events.send(FastPathEvent::Evicted(report));
         if outcome.refusal().is_some() {
             if let Some(watched) = self.scopes.get_mut(index)
@@ -327,6 +340,18 @@ impl MemoryMonitor {
             Some(_) if watched.crossing.is_older_than(kill.signalled) => Crossing::default(),
             _ => watched.crossing,
         };
+        let (sample, capacity) = (&watched.sample, watched.scope.capacity());
+        let (usage, available, kubelet_available) = match why.killed {
+            Some(_) => {
+                let left = why.pace_inputs.shortage.available;
+                (capacity.saturating_sub(left), left, left)
+            }
+            None => (
+                sample.usage,
+                sample.guarded_available,
+                sample.kubelet_available,
+            ),
+        };
         EvictionReport {
             number: kill.number,
             signal: watched.scope.signal(),
@@ -339,10 +364,10 @@ impl MemoryMonitor {
             },
             hook: crossing.hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: crossing.usage,
-            usage_at_decision: watched.sample.usage,
-            available: watched.sample.guarded_available,
-            kubelet_available: watched.sample.kubelet_available,
-            capacity: watched.scope.capacity(),
+            usage_at_decision: usage,
+            available,
+            kubelet_available,
+            capacity,
             threshold: watched.scope.thresholds().threshold,
             working_set: kill.working_set,
             urgency: why.urgency,

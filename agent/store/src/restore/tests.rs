@@ -87,18 +87,23 @@ fn what_killed_no_pod_does_not_count() {
     assert_eq!(victims[0].signalled, 10 * SECOND);
 }
 
+/// The record that the pod of an eviction is stuck.
+fn stuck(eviction: &EvictionRecord) -> Record {
+    Record::Stuck(StuckPod {
+        id: eviction.id.clone(),
+        time: stamp(WALL),
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: eviction.uid.clone(),
+        usage: 1,
+    })
+}
+
 /// Its processes may wait for a disk for hours: whatever starts meanwhile must not evict it again.
 #[test]
 fn a_pod_that_was_found_stuck_is_a_victim_for_as_long_as_it_is_there() {
     let all = [1, 2].map(|number| eviction(BOOT, number, 100, WALL));
-    let stuck = Record::Stuck(StuckPod {
-        id: all[0].id.clone(),
-        time: stamp(WALL),
-        namespace: "shop".into(),
-        name: "web".into(),
-        uid: "uid-1".into(),
-        usage: 1,
-    });
+    let stuck = stuck(&all[0]);
     let counts = counts(all.map(Record::evicted).into_iter().chain([stuck]));
     let restored = counts.restore(&clocks(BOOT, 800, WALL));
     let victims = restored.victims();
@@ -107,6 +112,34 @@ fn a_pod_that_was_found_stuck_is_a_victim_for_as_long_as_it_is_there() {
     assert_eq!(restored.planner_state(|_, _| true).victims.len(), 1);
     let rebooted = counts.restore(&clocks(OTHER, 800, WALL));
     assert!(rebooted.victims().is_empty());
+}
+
+#[test]
+fn a_stuck_pod_is_known_after_many_evictions() {
+    // Of more than are kept the oldest are forgotten.
+    for (count, known) in [(1, 1), (KEPT_STUCK as u64 + 6, KEPT_STUCK)] {
+        let mut counts = Counts::default();
+        for number in 0..count + KEPT as u64 {
+            let eviction = eviction(BOOT, number, 100 + number, WALL);
+            counts.note(&Record::evicted(eviction.clone()));
+            if number < count {
+                counts.note(&stuck(&eviction));
+            }
+        }
+        let restored = counts.restore(&clocks(BOOT, 5000, WALL));
+        assert_eq!(restored.len(), KEPT - known);
+        let victims = restored.victims();
+        assert_eq!(victims.len(), known, "the others are long gone");
+        let last = victims.last().unwrap();
+        assert_eq!(last.uid, format!("uid-{}", count - 1));
+        // A new file of the journal begins with them, where not all fit.
+        let carried = counts.newest(FILE_BYTES / 64);
+        assert!(
+            carried.len() < KEPT && carried.contains(&last.id),
+            "{count}"
+        );
+        assert!(carried.contains(&of_stuck(&last.id)), "{count}");
+    }
 }
 
 /// The kubelet starts an evicted pod again where no server knows of the eviction: its memory comes back once.

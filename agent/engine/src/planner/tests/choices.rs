@@ -952,7 +952,7 @@ fn files_that_come_slowly_are_waited_for() {
 }
 
 /// A pod that was asked to end has ended, and the kubelet has yet to unmount its memory-backed volume.
-// R24
+// R43
 #[test]
 fn memory_that_a_volume_holds_is_waited_for() {
     let memory = Signal::MemoryAvailable;

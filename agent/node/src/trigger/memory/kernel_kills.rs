@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use evictd_common::memory::KernelKillRecord;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 use crate::bpf::{
     object::chain,
@@ -20,6 +20,8 @@ pub struct KernelKill {
     pub scope: usize,
     /// Time of the kill, in nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
+    /// Bytes that were missing to the scope's threshold then, as if no page cache counted as available; at least a page.
+    pub missing: u64,
 }
 
 /// The programs' map of them.
@@ -41,6 +43,8 @@ impl KernelKills {
             cgroup_id,
             scope: usize::try_from(record.scope).ok()?,
             time: record.time_ns,
+            // At the limit itself less than the threshold is available.
+            missing: (u64::from(record.pages_past) + 1) * page_size(),
         })
     }
 
