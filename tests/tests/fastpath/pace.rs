@@ -410,20 +410,28 @@ scenes! {
     fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap("0", "40", true);
 }
 
-/// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
-// R40
-#[test]
-fn a_hog_beside_a_pod_that_writes_goes_alone() {
-    skip_if!(no_room());
-    let mut scene = Scene::new("pace-beside", 512, Limited::Pods);
-    let _agent = scene.files.start(&[]);
-    let writes = ["--way", "write", "--mib", "2500", "--size", "2500"];
-    let mut writer = scene.start("worker", &writes);
-    scene.pods_hold(300);
-    scene.grows_and_goes("hog", "4000", "200");
-    std::thread::sleep(MOMENT);
-    scene.evicts_only(&["hog"]);
-    assert!(writer.is_alive());
+/// The page cache that another pod uses all the while, or the files that it makes, neither hide a hog nor take that pod.
+fn a_hog_beside_goes_alone(way: &str, mib: &str, size: &str, rate: &str) {
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new(&format!("pace-beside-{way}"), 512, limited);
+        let _agent = scene.files.start(&[]);
+        // Its work lasts longer than the hog.
+        let works = ["--way", way, "--mib", mib, "--size", size, "--rate", rate];
+        let mut worker = scene.start("worker", &works);
+        scene.pods_hold(480);
+        scene.grows_and_goes("hog", "4000", "200");
+        std::thread::sleep(MOMENT);
+        scene.evicts_only(&["hog"]);
+        assert!(worker.is_alive());
+    }
+}
+
+scenes! {
+    // R40
+    fn a_hog_beside_a_pod_that_writes_goes_alone() unless no_room() => a_hog_beside_goes_alone("write", "100000", "1500", "0");
+    fn a_hog_beside_a_pod_that_reads_goes_alone() unless no_room() => a_hog_beside_goes_alone("read", "1000000", "450", "0");
+    fn a_hog_beside_a_pod_that_maps_goes_alone() unless no_room() => a_hog_beside_goes_alone("map", "1000000", "450", "0");
+    fn a_hog_beside_a_maker_of_many_files_goes_alone() unless no_room() => a_hog_beside_goes_alone("files", "190", "0", "20");
 }
 
 /// A victim that cannot die is said once, is not evicted again, and is not in the way of the next one.
