@@ -18,6 +18,7 @@ use evictd_tests::{
     prelude::*,
 };
 
+use crate::machine::{follow_the_machine, left_of_machine};
 use crate::scene::{
     EACH, LONG, Limited, MOMENT, NEIGHBOURS, Scene, alive, no_room, one_goes, pace_inputs, pod_dir,
 };
@@ -135,29 +136,8 @@ scenes! {
     fn a_start_beside_a_pod_that_writes_kills_no_pod() unless no_room() => a_start_beside_dirty_cache_kills_no_pod(true);
 }
 
-/// Bytes of the machine that are left by the kubelet's count.
-fn left_of_machine() -> u64 {
-    let (root, total) = machine().unwrap();
-    total - root.read().unwrap().working_set()
-}
-
-/// The pods below a cgroup are those of the machine, of which so many bytes must be available.
-fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
-    files.config["scope"] = json!({});
-    // The pods' cgroup that is found below the machine's may be another test's.
-    files.config["enforceNodeAllocatable"] = json!([]);
-    files.config["evictionHard"] = json!({ "memory.available": threshold.to_string() });
-    let manifest = files.dir().join("pods.json");
-    let text = fs::read_to_string(&manifest).unwrap();
-    let mut pods: Value = serde_json::from_str(&text).unwrap();
-    for pod in pods["pods"].as_array_mut().unwrap() {
-        pod["cgroup"] = json!(below.join(pod["cgroup"].as_str().unwrap()));
-    }
-    fs::write(&manifest, pods.to_string()).unwrap();
-}
-
-/// On the machine: page cache brings the kubelet's count below the threshold for some seconds, and memory is not short. A hog
-/// beside it goes all the same.
+/// On the machine: page cache brings the kubelet's count below the threshold for some seconds, or files are in the kernel's slab, which
+/// that leaves out, and memory is not short. A hog beside it goes all the same.
 fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
     // One at a time: what the hog of another one gives back would be as much as this one's takes.
     static MACHINE: Mutex<()> = Mutex::new(());
@@ -182,6 +162,7 @@ scenes! {
     fn readers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("read", "9000");
     fn writers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("write", "2300");
     fn mappers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("map", "4600");
+    fn makers_of_many_files_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("files", "190");
 }
 
 /// What `evictd check` says of thresholds that are met before the configuration is in force, which no agent follows yet.
