@@ -338,13 +338,31 @@ fn shared_memory_that_outlives_the_cgroup_takes_no_neighbour() {
     scene.evicts_only(&["worker"]);
 }
 
-/// A swap file, in use until it is dropped.
+/// Where memory is swapped out to; what stays in memory is compressed.
+#[derive(PartialEq, Eq)]
+enum Place {
+    Disk,
+    Zram,
+    Zswap,
+}
+
+/// A swap file or device, in use until it is dropped.
 struct Swap(CString);
 
 impl Swap {
-    fn on(path: &Path, mib: usize) -> io::Result<Self> {
+    fn in_file(path: &Path, mib: usize) -> io::Result<Self> {
         fs::write(path, vec![0; mib << 20])?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        Self::on(path)
+    }
+
+    fn in_zram(mib: usize) -> io::Result<Self> {
+        Command::new("modprobe").arg("zram").status()?;
+        fs::write("/sys/block/zram0/disksize", (mib << 20).to_string())?;
+        Self::on(Path::new("/dev/zram0"))
+    }
+
+    fn on(path: &Path) -> io::Result<Self> {
         let made = Command::new("busybox").arg("mkswap").arg(path).output()?;
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the path is a string that lives here.
@@ -363,7 +381,7 @@ impl Drop for Swap {
 }
 
 /// A pod grows on a machine with swap, of which the pods may use as much.
-fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
+fn grows_beside_swap(place: Place, for_pods: &str, rate: &str, urgent: bool) {
     // Swap is the machine's.
     skip_if!(not_in_guest());
     let mut scene = Scene::new("pace-swap", 512, Limited::Node);
@@ -375,7 +393,15 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     for pod in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
         fs::write(scene.container(pod).join("memory.swap.max"), for_pods).unwrap();
     }
-    let swap = Swap::on(&scene.disk.path().join("swap"), 1024).unwrap();
+    let zswap = "/sys/module/zswap/parameters/enabled";
+    let is_missing = place == Place::Zswap && !Path::new(zswap).exists();
+    skip_if!(is_missing.then_some("this kernel has no zswap"));
+    let _on = (place == Place::Zswap).then(|| Setting::set(zswap, "Y"));
+    let swap = match place {
+        Place::Zram => Swap::in_zram(1024),
+        _ => Swap::in_file(&scene.disk.path().join("swap"), 1024),
+    };
+    let swap = swap.unwrap();
     let agent = scene.files.start(&[]);
     scene.grows_and_goes("worker", "1000", rate);
     scene.evicts_only(&["worker"]);
@@ -386,9 +412,12 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
 
 scenes! {
     /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
-    fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap("max", "10", false);
+    fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap(Place::Disk, "max", "10", false);
     /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
-    fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap("0", "40", true);
+    fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap(Place::Disk, "0", "40", true);
+    /// Half of it is headroom, which is used up before the kubelet looks. Swap of that size on a disk is not.
+    fn swap_that_stays_in_memory_is_half_the_room() unless no_room() => grows_beside_swap(Place::Zram, "max", "48", true);
+    fn swap_that_stays_in_memory_before_a_disk_is_half_the_room() unless no_room() => grows_beside_swap(Place::Zswap, "max", "48", true);
 }
 
 /// The page cache that another pod uses all the while, or the files that it makes, neither hide a hog nor take that pod.
