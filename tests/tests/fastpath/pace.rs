@@ -18,6 +18,7 @@ use evictd_tests::{
     prelude::*,
 };
 
+use crate::machine::{follow_the_machine, left_of_machine};
 use crate::scene::{
     EACH, LONG, Limited, MOMENT, NEIGHBOURS, Scene, alive, no_room, one_goes, pace_inputs, pod_dir,
 };
@@ -135,29 +136,8 @@ scenes! {
     fn a_start_beside_a_pod_that_writes_kills_no_pod() unless no_room() => a_start_beside_dirty_cache_kills_no_pod(true);
 }
 
-/// Bytes of the machine that are left by the kubelet's count.
-fn left_of_machine() -> u64 {
-    let (root, total) = machine().unwrap();
-    total - root.read().unwrap().working_set()
-}
-
-/// The pods below a cgroup are those of the machine, of which so many bytes must be available.
-fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
-    files.config["scope"] = json!({});
-    // The pods' cgroup that is found below the machine's may be another test's.
-    files.config["enforceNodeAllocatable"] = json!([]);
-    files.config["evictionHard"] = json!({ "memory.available": threshold.to_string() });
-    let manifest = files.dir().join("pods.json");
-    let text = fs::read_to_string(&manifest).unwrap();
-    let mut pods: Value = serde_json::from_str(&text).unwrap();
-    for pod in pods["pods"].as_array_mut().unwrap() {
-        pod["cgroup"] = json!(below.join(pod["cgroup"].as_str().unwrap()));
-    }
-    fs::write(&manifest, pods.to_string()).unwrap();
-}
-
-/// On the machine: page cache brings the kubelet's count below the threshold for some seconds, and memory is not short. A hog
-/// beside it goes all the same.
+/// On the machine: page cache brings the kubelet's count below the threshold for some seconds, or files are in the kernel's slab, which
+/// that leaves out, and memory is not short. A hog beside it goes all the same.
 fn only_the_hog_of_the_machine_dies(way: &str, mib: &str) {
     // One at a time: what the hog of another one gives back would be as much as this one's takes.
     static MACHINE: Mutex<()> = Mutex::new(());
@@ -182,6 +162,7 @@ scenes! {
     fn readers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("read", "9000");
     fn writers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("write", "2300");
     fn mappers_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("map", "4600");
+    fn makers_of_many_files_on_the_machine_kill_no_pod_at_once() unless no_room() => only_the_hog_of_the_machine_dies("files", "190");
 }
 
 /// What `evictd check` says of thresholds that are met before the configuration is in force, which no agent follows yet.
@@ -362,13 +343,31 @@ fn shared_memory_that_outlives_the_cgroup_takes_no_neighbour() {
     scene.evicts_only(&["worker"]);
 }
 
-/// A swap file, in use until it is dropped.
+/// Where memory is swapped out to; what stays in memory is compressed.
+#[derive(PartialEq, Eq)]
+enum Place {
+    Disk,
+    Zram,
+    Zswap,
+}
+
+/// A swap file or device, in use until it is dropped.
 struct Swap(CString);
 
 impl Swap {
-    fn on(path: &Path, mib: usize) -> io::Result<Self> {
+    fn in_file(path: &Path, mib: usize) -> io::Result<Self> {
         fs::write(path, vec![0; mib << 20])?;
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        Self::on(path)
+    }
+
+    fn in_zram(mib: usize) -> io::Result<Self> {
+        Command::new("modprobe").arg("zram").status()?;
+        fs::write("/sys/block/zram0/disksize", (mib << 20).to_string())?;
+        Self::on(Path::new("/dev/zram0"))
+    }
+
+    fn on(path: &Path) -> io::Result<Self> {
         let made = Command::new("busybox").arg("mkswap").arg(path).output()?;
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the path is a string that lives here.
@@ -387,7 +386,7 @@ impl Drop for Swap {
 }
 
 /// A pod grows on a machine with swap, of which the pods may use as much.
-fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
+fn grows_beside_swap(place: Place, for_pods: &str, rate: &str, urgent: bool) {
     // Swap is the machine's.
     skip_if!(not_in_guest());
     let mut scene = Scene::new("pace-swap", 512, Limited::Node);
@@ -399,7 +398,15 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     for pod in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
         fs::write(scene.container(pod).join("memory.swap.max"), for_pods).unwrap();
     }
-    let swap = Swap::on(&scene.disk.path().join("swap"), 1024).unwrap();
+    let zswap = "/sys/module/zswap/parameters/enabled";
+    let is_missing = place == Place::Zswap && !Path::new(zswap).exists();
+    skip_if!(is_missing.then_some("this kernel has no zswap"));
+    let _on = (place == Place::Zswap).then(|| Setting::set(zswap, "Y"));
+    let swap = match place {
+        Place::Zram => Swap::in_zram(1024),
+        _ => Swap::in_file(&scene.disk.path().join("swap"), 1024),
+    };
+    let swap = swap.unwrap();
     let agent = scene.files.start(&[]);
     scene.grows_and_goes("worker", "1000", rate);
     scene.evicts_only(&["worker"]);
@@ -411,26 +418,39 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
 scenes! {
     /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
     // R23
-    fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap("max", "10", false);
+    fn a_growth_that_swap_takes_in_is_not_urgent() unless no_room() => grows_beside_swap(Place::Disk, "max", "10", false);
     /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
     // R23
-    fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap("0", "40", true);
+    fn swap_that_no_pod_may_use_is_no_room() unless no_room() => grows_beside_swap(Place::Disk, "0", "40", true);
+    /// Half of it is headroom, which is used up before the kubelet looks. Swap of that size on a disk is not.
+    // R23
+    fn swap_that_stays_in_memory_is_half_the_room() unless no_room() => grows_beside_swap(Place::Zram, "max", "48", true);
+    // R23
+    fn swap_that_stays_in_memory_before_a_disk_is_half_the_room() unless no_room() => grows_beside_swap(Place::Zswap, "max", "48", true);
 }
 
-/// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
-// R40
-#[test]
-fn a_hog_beside_a_pod_that_writes_goes_alone() {
-    skip_if!(no_room());
-    let mut scene = Scene::new("pace-beside", 512, Limited::Pods);
-    let _agent = scene.files.start(&[]);
-    let writes = ["--way", "write", "--mib", "2500", "--size", "2500"];
-    let mut writer = scene.start("worker", &writes);
-    scene.pods_hold(300);
-    scene.grows_and_goes("hog", "4000", "200");
-    std::thread::sleep(MOMENT);
-    scene.evicts_only(&["hog"]);
-    assert!(writer.is_alive());
+/// The page cache that another pod uses all the while, or the files that it makes, neither hide a hog nor take that pod.
+fn a_hog_beside_goes_alone(way: &str, mib: &str, size: &str, rate: &str) {
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new(&format!("pace-beside-{way}"), 512, limited);
+        let _agent = scene.files.start(&[]);
+        // Its work lasts longer than the hog.
+        let works = ["--way", way, "--mib", mib, "--size", size, "--rate", rate];
+        let mut worker = scene.start("worker", &works);
+        scene.pods_hold(480);
+        scene.grows_and_goes("hog", "4000", "200");
+        std::thread::sleep(MOMENT);
+        scene.evicts_only(&["hog"]);
+        assert!(worker.is_alive());
+    }
+}
+
+scenes! {
+    // R40
+    fn a_hog_beside_a_pod_that_writes_goes_alone() unless no_room() => a_hog_beside_goes_alone("write", "100000", "1500", "0");
+    fn a_hog_beside_a_pod_that_reads_goes_alone() unless no_room() => a_hog_beside_goes_alone("read", "1000000", "450", "0");
+    fn a_hog_beside_a_pod_that_maps_goes_alone() unless no_room() => a_hog_beside_goes_alone("map", "1000000", "450", "0");
+    fn a_hog_beside_a_maker_of_many_files_goes_alone() unless no_room() => a_hog_beside_goes_alone("files", "190", "0", "20");
 }
 
 /// A victim that cannot die is said once, is not evicted again, and is not in the way of the next one.
