@@ -173,7 +173,7 @@ impl Pace {
         if !is_met {
             self.by_guard_at = None;
             // For what the memory guard alone finds short, too, each further pod waits.
-            if !seen.is_close(false) || !self.has_evicted_lately(now) {
+            if !seen.is_nearly_exhausted(false) || !self.has_evicted_lately(now) {
                 self.evictions = 0;
             }
         }
@@ -560,14 +560,16 @@ impl PaceInputs {
             (true, false) => SLOW_RETURN_NS,
             (false, _) => URGENT_WITHIN_NS,
         };
-        let is_urgent = end < within && seen.is_close(is_met) && !pace.ends_at_limits(seen);
+        let is_urgent =
+            end < within && seen.is_nearly_exhausted(is_met) && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
     }
 
     /// Whether an urgent decision takes no pod but those that grow: the kubelet asks for none, and what is missing the
     /// kernel has once it is written.
     pub(crate) fn is_for_growers(&self) -> bool {
-        self.shortage.is_close_for_dirty_cache(self.is_met())
+        self.shortage
+            .is_nearly_exhausted_but_for_dirty_cache(self.is_met())
     }
 
     /// Whether the threshold is met, by the kubelet's count or the memory guard's, with all that was read since the look.

@@ -624,7 +624,7 @@ mod tests {
             for (nth, candidate) in self.candidates.iter_mut().rev().enumerate() {
                 let is_held_back = is_used_up && nth >= self.requested;
                 candidate.state = match nth < spared || is_held_back {
-                    true => CandidateState::Protected,
+                    true => CandidateState::Denied,
                     false => CandidateState::Eligible,
                 };
             }
@@ -665,7 +665,7 @@ mod tests {
 
         fn denied(&self) -> usize {
             let candidates = self.candidates.iter();
-            let is_denied = |c: &&Candidate| c.state == CandidateState::Protected;
+            let is_denied = |c: &&Candidate| c.state == CandidateState::Denied;
             candidates.filter(is_denied).count()
         }
 

@@ -36,7 +36,7 @@ pub enum CandidateState {
     #[default]
     Eligible,
     /// The pod may not be evicted now: a critical pod, or policies, a quota, the node's rate or a pause deny it.
-    Protected,
+    Denied,
     /// The pod was killed already; what it used is on its way back.
     Terminating,
     /// The pod is no candidate here: its cgroup is gone, the scope does not count its memory, or the kernel has refused
