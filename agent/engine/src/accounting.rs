@@ -60,6 +60,19 @@ pub struct KillLimits {
     pub min_pod_bytes: u64,
 }
 
+/// A pod that the kernel programs may kill from, as of the agent's last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedPod {
+    /// Bytes that it held without page cache.
+    pub held: u64,
+    /// Bytes of huge pages besides: the pod's cgroup is charged for them, and no task's counter shows them.
+    pub huge_pages: u64,
+    /// Place of the pod among those that may be published, which are `ranks`.
+    pub rank: u64,
+    /// Number of pods that may be published.
+    pub ranks: u64,
+}
+
 /// Configured amount at which the kernel itself kills.
 #[derive(Clone, Copy, Debug)]
 pub enum Floor<'a> {
@@ -134,29 +147,25 @@ impl MemoryThresholds {
         (self.threshold / 16).clamp(1, STEP_BYTES)
     }
 
-    /// Computes the limits for tasks of a pod that held `held` bytes without page cache when `headroom` was left, as the
-    /// kernel counts; for its `huge_pages` besides the pod's cgroup is charged, and no task's counter shows them. Of a
-    /// number of published pods one of a later rank is killed from deeper below the threshold, down to half of it; where
-    /// they have used up what was left, one of them at least has grown by its part of it, and all of them by half of that if
-    /// they grow alike. A counter that has [`jumped`](crate::growers::counter_jump) is no growth.
-    pub fn kill_limits(
-        &self,
-        (held, huge_pages): (u64, u64),
-        headroom: u64,
-        (rank, ranks): (u64, u64),
-        jump: u64,
-    ) -> KillLimits {
+    /// Computes the limits for tasks of a pod when `headroom` was left, as the kernel counts. A pod of a later rank is killed
+    /// from deeper below the threshold, down to half of it; where the published ones have used up what was left, one of them
+    /// at least has grown by its part of it, and all of them by half of that if they grow alike. A counter that has
+    /// [`jumped`](crate::growers::counter_jump) is no growth.
+    pub fn kill_limits(&self, pod: PublishedPod, headroom: u64, jump: u64) -> KillLimits {
         let left = headroom.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
-        let (step, ranks) = (self.step(), ranks.max(1));
+        let (step, ranks) = (self.step(), pod.ranks.max(1));
         let in_steps = |bytes: u64| {
-            let steps = held.saturating_add(bytes).div_ceil(step);
+            let steps = pod.held.saturating_add(bytes).div_ceil(step);
             steps.saturating_add(1).saturating_mul(step)
         };
-        let deeper = self.threshold / (2 * ranks) * rank;
+        let deeper = self.threshold / (2 * ranks) * pod.rank;
         let grown = (headroom / (2 * ranks)).max(jump);
         // Others are published where it moves by more.
         let fine = step.div_ceil(4);
-        let min_pod = held.saturating_add(huge_pages).saturating_add(grown);
+        let min_pod = pod
+            .held
+            .saturating_add(pod.huge_pages)
+            .saturating_add(grown);
         KillLimits {
             min_task_bytes: in_steps(left).saturating_add(deeper),
             max_task_bytes: in_steps(headroom),
@@ -248,7 +257,7 @@ pub struct Accounting {
     /// Guard by another count than the kubelet's; `None` where there is none.
     pub guard: Option<MemoryGuard>,
     /// Bytes of pods' page cache that the kernel will not take back (`memory.min`).
-    pub protected: u64,
+    pub protected_cache: u64,
 }
 
 /// A memory guard's count of what is left.
@@ -454,7 +463,7 @@ impl Accounting {
             _ => 0,
         };
         let deferred = dirty_or_writeback.saturating_add(slab).min(left);
-        let protected = self.protected.min(reading.reclaimable());
+        let protected = self.protected_cache.min(reading.reclaimable());
         // What is protected stays when it is written.
         let freed_when_written =
             dirty_or_writeback.min(left.saturating_sub(slab.saturating_add(protected)));
@@ -540,7 +549,7 @@ impl Accounting {
         let swap = if self.is_machine { headroom.swap } else { 0 };
         let left = headroom.immediate.saturating_add(headroom.deferred);
         let left = left.saturating_add(swap);
-        let is_seen = self.protected > 0 && shortage.guard_amount > 0;
+        let is_seen = self.protected_cache > 0 && shortage.guard_amount > 0;
         is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard_amount))
     }
 

@@ -8,7 +8,7 @@ const GROWTH_NS: u64 = MS;
 const LEAST_NS: u64 = 100 * MS;
 /// All pods together have grown by so many times what CPUs charge in advance before the growth of each is known.
 const JUMPS: u64 = 4;
-/// Least age difference between `latest` and each entry of `older`, in nanoseconds.
+/// Least age difference between the latest look and each of the two oldest, in nanoseconds.
 const OLDER_NS: u64 = SECOND;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
 const STILL: u64 = 1 << 20;
@@ -18,11 +18,9 @@ const STILL: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct CounterHistory {
     grew: Vec<u64>,
-    latest: Counters,
-    /// A tenth of a second or two before the latest, and as much before again.
-    recent: [Counters; 2],
-    /// A second or two before the latest, and as much before again.
-    older: [Counters; 2],
+    /// The latest; that of a tenth of a second or two before it, and as much before again; that of a second or two before
+    /// the latest, and as much before again.
+    looks: [Counters; 5],
 }
 
 /// All counters at one moment; [`UNKNOWN`] for a pod that was not read then.
@@ -45,23 +43,19 @@ const UNKNOWN: u64 = u64::MAX;
 impl CounterHistory {
     /// Creates the history of `pods` pods, none of which was read yet.
     pub fn new(pods: usize) -> Self {
-        let never = Counters {
-            at: 0,
-            bytes: vec![UNKNOWN; pods],
-        };
         Self {
             grew: vec![0; pods],
-            recent: [never.clone(), never.clone()],
-            older: [never.clone(), never.clone()],
-            latest: never,
+            looks: std::array::from_fn(|_| Counters {
+                at: 0,
+                bytes: vec![UNKNOWN; pods],
+            }),
         }
     }
 
     /// Forgets all looks. Does not allocate.
     pub fn forget(&mut self) {
         self.grew.fill(0);
-        let looks = self.recent.iter_mut().chain(&mut self.older);
-        for look in looks.chain([&mut self.latest]) {
+        for look in &mut self.looks {
             look.at = 0;
             look.bytes.fill(UNKNOWN);
         }
@@ -70,12 +64,7 @@ impl CounterHistory {
     /// Takes over what is known of the pods of an earlier table: of pairs of a position here and one there. Does not
     /// allocate.
     pub fn inherit(&mut self, before: &Self, pods: impl Iterator<Item = (usize, usize)> + Clone) {
-        let looks = std::iter::once(&mut self.latest).chain(&mut self.recent);
-        let earlier = std::iter::once(&before.latest).chain(&before.recent);
-        let looks = looks
-            .chain(&mut self.older)
-            .zip(earlier.chain(&before.older));
-        for (look, earlier) in looks {
+        for (look, earlier) in self.looks.iter_mut().zip(&before.looks) {
             look.at = earlier.at;
             copy(&mut look.bytes, &earlier.bytes, pods.clone());
         }
@@ -89,16 +78,17 @@ impl CounterHistory {
 
     /// All counters were read. Does not allocate.
     pub fn note(&mut self, now: u64, usages: impl Iterator<Item = u64>) {
-        let latest = &mut self.latest;
+        let [latest, recent, before_recent, older, oldest] = &mut self.looks;
         let elapsed = now.saturating_sub(latest.at);
         if elapsed < GROWTH_NS {
             return;
         }
-        for (earlier, apart) in [(&mut self.recent, LEAST_NS), (&mut self.older, OLDER_NS)] {
-            if latest.at.saturating_sub(earlier[0].at) >= apart {
-                earlier.swap(0, 1);
-                earlier[0].at = latest.at;
-                earlier[0].bytes.copy_from_slice(&latest.bytes);
+        for (first, second, apart) in [(recent, before_recent, LEAST_NS), (older, oldest, OLDER_NS)]
+        {
+            if latest.at.saturating_sub(first.at) >= apart {
+                std::mem::swap(first, second);
+                first.at = latest.at;
+                first.bytes.copy_from_slice(&latest.bytes);
             }
         }
         for ((usage, before), grew) in usages.zip(&mut latest.bytes).zip(&mut self.grew) {
@@ -113,7 +103,7 @@ impl CounterHistory {
     /// [`jump`](crate::growers::counter_jump); 0 where it is not known. Each CPU charges in advance for one cgroup or few: the
     /// growth of one pod may be wrong by as much, and so may the sum of all. Does not allocate.
     pub(crate) fn steadily(&self, jump: u64) -> impl Fn(usize) -> u64 + Clone {
-        let latest = &self.latest;
+        let [latest, earlier @ ..] = &self.looks;
         let grown = |past: &Counters, position: usize| {
             let now = latest.bytes.get(position).copied().unwrap_or(0);
             past.grown(position, now)
@@ -124,7 +114,7 @@ impl CounterHistory {
             let all = pods.fold(0_u64, |sum, at| sum.saturating_add(grown(past, at)));
             past.at > 0 && elapsed(past) >= LEAST_NS && all >= jump.saturating_mul(JUMPS)
         };
-        let past = self.recent.iter().chain(&self.older).find(is_enough);
+        let past = earlier.iter().find(is_enough);
         move |position| {
             past.map_or(0, |past| {
                 scaled(grown(past, position), SECOND, elapsed(past))
@@ -139,10 +129,13 @@ impl CounterHistory {
             let was = look.bytes.get(position);
             was.is_none_or(|was| usage.abs_diff(*was) > STILL)
         };
-        let looks = self.older.iter().chain(&self.recent).chain([&self.latest]);
-        let moved = looks.filter(is_other).map(|look| look.at).max();
-        let older = self.older.iter().map(|look| look.at);
-        older.filter(|at| *at > moved.unwrap_or(0)).min()
+        let moved = self.looks.iter().filter(is_other).map(|look| look.at);
+        let moved = moved.max().unwrap_or(0);
+        let [.., older, oldest] = &self.looks;
+        [older.at, oldest.at]
+            .into_iter()
+            .filter(|at| *at > moved)
+            .min()
     }
 }
 

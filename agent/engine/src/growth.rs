@@ -349,17 +349,20 @@ impl Growth {
             return after.amount;
         };
         let grown = after.amount.saturating_sub(before.amount);
-        let amount = after.amount - scaled(grown, after.time - time, after.time - before.time);
+        let since = scaled(grown, after.time - time, after.time - before.time);
+        let interpolated = after.amount - since;
         let is_earlier = |s: &Sample| s.time.saturating_add(shortest) <= before.time;
         let earlier = self.samples().filter(is_earlier);
-        let earlier = earlier.max_by_key(|sample| sample.time);
-        let Some(earlier) = earlier.filter(|_| time < after.time) else {
-            return amount;
-        };
-        let grown = before.amount.saturating_sub(earlier.amount);
-        // Rounded up, as that above.
-        let grown = scaled(grown, time - before.time, before.time - earlier.time);
-        amount.min(before.amount.saturating_add(grown).saturating_add(1))
+        match earlier.max_by_key(|sample| sample.time) {
+            Some(earlier) if time < after.time => {
+                let grown = before.amount.saturating_sub(earlier.amount);
+                let until = scaled(grown, time - before.time, before.time - earlier.time);
+                // Rounded up, as that above.
+                let extrapolated = before.amount.saturating_add(until).saturating_add(1);
+                interpolated.min(extrapolated)
+            }
+            _ => interpolated,
+        }
     }
 
     /// The highest amount since a time, and the latest.

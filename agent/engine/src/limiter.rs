@@ -199,7 +199,7 @@ impl EvictionLimiter {
         } else if known.is_refused(now) {
             CandidateState::Unavailable
         } else if pod.is_protected() || !self.allows(pod, now, kind, resort) {
-            CandidateState::Protected
+            CandidateState::Denied
         } else {
             CandidateState::Eligible
         }
@@ -458,12 +458,12 @@ mod tests {
 
     #[test]
     fn a_pod_on_its_way_is_neither_spared_nor_chosen() {
-        use CandidateState::{Eligible, Protected, Terminating};
+        use CandidateState::{Denied, Eligible, Terminating};
         let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
         let state = |resort| limiter.state_of(&pod, 5, EvictionKind::Urgent, resort, false);
         assert_eq!(state(LastResort::None), Eligible);
         pod.permit.set(Permission::Denied, 0, &[]);
-        assert_eq!(state(LastResort::None), Protected);
+        assert_eq!(state(LastResort::None), Denied);
         assert_eq!(state(LastResort::Conditional), Eligible);
         assert_eq!(
             limiter.state_of(&pod, 5, EvictionKind::Urgent, LastResort::None, true),
@@ -479,7 +479,7 @@ mod tests {
             ..BarePod::default()
         };
         let state = limiter.state_of(&critical, 5, EvictionKind::Urgent, LastResort::Any, false);
-        assert_eq!(state, Protected, "whatever policies say");
+        assert_eq!(state, Denied, "whatever policies say");
         assert!(!limiter.allows(&critical, 5, EvictionKind::KernelKill, LastResort::None));
     }
 

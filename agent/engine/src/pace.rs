@@ -117,8 +117,8 @@ impl Decision {
 pub struct Pace {
     #[serde(deserialize_with = "crate::growth::in_order")]
     growth: Growth,
-    /// Time since which the kubelet would find the threshold met, at every look, in nanoseconds; `None` while it is not
-    /// met.
+    /// Time since which every look has found the threshold met, by the kubelet's count or the memory guard's, in
+    /// nanoseconds; `None` while it is not met.
     met_since: Option<u64>,
     /// Time of the last look at which the memory guard alone found it met, and not the kubelet's own count, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,7 +173,7 @@ impl Pace {
         if !is_met {
             self.by_guard_at = None;
             // For what the memory guard alone finds short, too, each further pod waits.
-            if !seen.is_close(false) || !self.has_evicted_lately(now) {
+            if !seen.is_nearly_exhausted(false) || !self.has_evicted_lately(now) {
                 self.evictions = 0;
             }
         }
@@ -213,7 +213,7 @@ impl Pace {
         self.met_since.and(self.met_since.max(self.by_guard_at))
     }
 
-    /// Whether the kubelet would find the threshold met.
+    /// Whether the threshold is met, by the kubelet's count or the memory guard's.
     pub fn is_met(&self) -> bool {
         self.met_since.is_some()
     }
@@ -392,19 +392,24 @@ impl PaceInputs {
 
     /// Decides at machine speed: the headroom is used up in `exhausted_in` nanoseconds by the growth that was seen.
     fn decide_urgent(&self, exhausted_in: u64, grown: Grown) -> Decision {
-        let pending = self.pending;
         let growth = grown.per_second();
-        let urgency = Urgency::Urgent {
-            exhausted_in,
-            growth,
-        };
-        let later = Decision::Wait { until: u64::MAX };
+        match self.can_wait(exhausted_in, growth) {
+            true => Decision::Wait { until: u64::MAX },
+            false => Decision::Evict {
+                urgency: Urgency::Urgent {
+                    exhausted_in,
+                    growth,
+                },
+            },
+        }
+    }
+
+    /// Whether no pod has to go yet for a growth that uses up the headroom in `exhausted_in` nanoseconds.
+    fn can_wait(&self, exhausted_in: u64, growth: u64) -> bool {
+        let pending = self.pending;
         let is_early = exhausted_in > URGENT_WHILE_PENDING_NS;
         let Some(due) = pending.due else {
-            return match is_early && self.is_too_soon(exhausted_in) {
-                true => later,
-                false => Decision::Evict { urgency },
-            };
+            return is_early && self.is_too_soon(exhausted_in);
         };
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing
@@ -412,20 +417,20 @@ impl PaceInputs {
         let is_worth = self.profile == PaceProfile::Sustained
             || wait < exhausted_in
             || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
-        // Enough is on its way, of shared memory alone, and too late.
-        let headroom = self
-            .shortage
-            .usable()
-            .in_time()
-            .saturating_add(pending.amount);
-        let is_late = pending.soon == 0 && grown_in(growth, wait) <= headroom;
-        if (is_early && is_worth)
-            || (is_late && self.is_too_soon(exhausted_in))
-            || self.is_in_time(exhausted_in, growth, wait)
-        {
-            return later;
+        if is_early && is_worth {
+            return true;
         }
-        Decision::Evict { urgency }
+        // Enough is on its way, of shared memory alone, and too late.
+        let headroom = self.shortage.usable().in_time();
+        let is_late =
+            pending.soon == 0 && grown_in(growth, wait) <= headroom.saturating_add(pending.amount);
+        if is_late && self.is_too_soon(exhausted_in) {
+            return true;
+        }
+        match pending.flows_since {
+            Some(began) => self.flows_in_time(exhausted_in, began),
+            None => self.is_in_time(exhausted_in, growth, wait),
+        }
     }
 
     /// Whether less time has passed since the last eviction for this than is left until exhaustion: each further pod
@@ -499,31 +504,32 @@ impl PaceInputs {
         (self.now < met_since.saturating_add(lasts)).then(|| met_since.saturating_sub(USAGE_AGE_NS))
     }
 
-    /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is
-    /// due after `wait`.
+    /// Whether what is pending, of which nothing has come, saves the node from a growth that uses up the headroom in
+    /// `exhausted_in`. The first of it is due after `wait`.
     fn is_in_time(&self, exhausted_in: u64, per_second: u64, wait: u64) -> bool {
-        let (now, pending, pace) = (self.now, self.pending, &self.pace);
         let headroom = self.shortage.usable().in_time();
-        if let Some(began) = pending.flows_since {
-            // Once it comes, the kernel weighs what comes against what others use.
-            let since = began.max(pace.last_eviction.unwrap_or(0));
-            let until = since.saturating_add(NET_WINDOW_NS);
-            let growth = &pace.growth;
-            if now < until {
-                let comes = growth.exhausts_net(headroom, began, MS).is_none()
-                    && now >= began.saturating_add(MS);
-                return comes || exhausted_in > until - now + KILL_LATENCY_NS;
-            }
-            // What has not begun to come is weighed once it has; until then there is time for another death.
-            let enough = pending.begins.map_or(SLOW_RETURN_NS, |begins| {
-                begins.saturating_sub(now).saturating_add(NEXT_VICTIM_NS)
-            });
-            let end = growth.exhausts_net(headroom, since, NET_WINDOW_NS / 2);
-            return end.is_none_or(|end| end > enough);
-        }
         // Until a next pod's memory can be there, if one has to go then.
         let until_next = grown_in(per_second, wait.saturating_add(NEXT_VICTIM_NS));
-        exhausted_in > wait && until_next <= headroom.saturating_add(pending.amount)
+        exhausted_in > wait && until_next <= headroom.saturating_add(self.pending.amount)
+    }
+
+    /// The same of what has come since it `began`: the kernel weighs what comes against what others use.
+    fn flows_in_time(&self, exhausted_in: u64, began: u64) -> bool {
+        let (now, growth) = (self.now, &self.pace.growth);
+        let headroom = self.shortage.usable().in_time();
+        let since = began.max(self.pace.last_eviction.unwrap_or(0));
+        let until = since.saturating_add(NET_WINDOW_NS);
+        if now < until {
+            let comes = growth.exhausts_net(headroom, began, MS).is_none()
+                && now >= began.saturating_add(MS);
+            return comes || exhausted_in > until - now + KILL_LATENCY_NS;
+        }
+        // What has not begun to come is weighed once it has; until then there is time for another death.
+        let enough = self.pending.begins.map_or(SLOW_RETURN_NS, |begins| {
+            begins.saturating_sub(now).saturating_add(NEXT_VICTIM_NS)
+        });
+        let end = growth.exhausts_net(headroom, since, NET_WINDOW_NS / 2);
+        end.is_none_or(|end| end > enough)
     }
 
     /// Whether what is left is used up within so long by growth that was seen `since` a moment, over `shortest` at least.
@@ -554,17 +560,19 @@ impl PaceInputs {
             (true, false) => SLOW_RETURN_NS,
             (false, _) => URGENT_WITHIN_NS,
         };
-        let is_urgent = end < within && seen.is_close(is_met) && !pace.ends_at_limits(seen);
+        let is_urgent =
+            end < within && seen.is_nearly_exhausted(is_met) && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
     }
 
     /// Whether an urgent decision takes no pod but those that grow: the kubelet asks for none, and what is missing the
     /// kernel has once it is written.
     pub(crate) fn is_for_growers(&self) -> bool {
-        self.shortage.is_close_for_dirty_cache(self.is_met())
+        self.shortage
+            .is_nearly_exhausted_but_for_dirty_cache(self.is_met())
     }
 
-    /// Whether the kubelet finds the threshold met, with all that was read since the look.
+    /// Whether the threshold is met, by the kubelet's count or the memory guard's, with all that was read since the look.
     fn is_met(&self) -> bool {
         self.shortage.is_met(self.pace.is_resolving(self.now))
     }

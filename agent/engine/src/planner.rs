@@ -307,7 +307,8 @@ impl Planner {
                 pod,
                 IMMEDIATE_GRACE_PERIOD_SECONDS,
                 message,
-                (Cause::LocalStorage(limit), false),
+                Cause::LocalStorage(limit),
+                false,
             ))
         });
         let evictions: Vec<EvictionDecision> = evictions.collect();
@@ -523,7 +524,8 @@ impl Planner {
             pod,
             self.grace_period(threshold, pod),
             message::resource_is_short(threshold, pod, usage, node.observations),
-            (Cause::Pressure(threshold.signal), !threshold.is_hard()),
+            Cause::Pressure(threshold.signal),
+            !threshold.is_hard(),
         )
     }
 
@@ -533,7 +535,8 @@ impl Planner {
         pod: &Pod,
         grace_period_seconds: i64,
         message: Message,
-        (cause, is_soft): (Cause, bool),
+        cause: Cause,
+        is_soft: bool,
     ) -> EvictionDecision {
         let layout = self.settings.layout;
         let is_other = |signal: Signal| match cause {

@@ -144,6 +144,14 @@ struct GrowthRate {
     for_growers: bool,
 }
 
+/// The pods that make a growth.
+struct KnownGrowers {
+    /// What each grows by, in bytes per second, and its position; 0: none.
+    growers: [(u64, usize); MAX_GROWERS],
+    /// See [`UrgentGrowth::of_others`].
+    of_others: u64,
+}
+
 impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
@@ -294,7 +302,7 @@ impl UrgentEvictions {
         self.choice.out_of_order |= match next {
             NextVictim::First => self.growth.pass_over_in_vain(pods),
             NextVictim::Growing => {
-                let (growers, _) = self.growth.growers(pods);
+                let growers = self.growth.known_growers(pods).growers;
                 let loaded = pods.candidates();
                 let (grew, per_second) = (loaded.history.grew(), self.growth.per_second);
                 pass_over_not_growing(loaded.candidates, grew, &growers, per_second);
@@ -368,6 +376,14 @@ impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
         select(self.candidates, rules, among, exact)
     }
+
+    /// Reads the pod at a position in full, and takes over what it uses.
+    fn read_exactly(&mut self, position: usize) -> Option<MemoryReading> {
+        let candidate = self.candidates.get_mut(position)?;
+        let reading = (self.read)(position)?;
+        (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+        Some(reading)
+    }
 }
 
 /// The candidate that comes first in the order of eviction and uses something.
@@ -392,73 +408,82 @@ fn pass_over_without_processes(pods: &mut impl Pods) -> bool {
 }
 
 impl GrowthRate {
-    /// Finds the pods that make the growth, and reads them in full: what each grows by, in bytes per second, with its
-    /// position; and what others grow by that may be evicted. Where those that are watched do not make half of it the others
-    /// count by their counters, as far as all together are not more: then page cache would be among it.
-    fn growers(self, pods: &mut impl Pods) -> ([(u64, usize); MAX_GROWERS], u64) {
-        let (known, jump) = (pods.growers(self.shortest), pods.jump());
-        let loaded = pods.candidates();
+    /// Finds the pods that make the growth, and reads them in full.
+    fn known_growers(self, pods: &mut impl Pods) -> KnownGrowers {
+        let (watched, jump) = (pods.growers(self.shortest), pods.jump());
+        let mut loaded = pods.candidates();
         let mut largest = Largest::<MAX_GROWERS>::default();
-        let mut of_others = 0_u64;
-        for grower in known {
+        for grower in &watched {
             largest.offer(grower.growth, grower.position);
         }
-        let watched = known.iter().map(|grower| grower.growth);
-        let watched = watched.fold(0, u64::saturating_add);
-        if !self.for_growers && watched < self.steady / 2 {
-            let steadily = loaded.history.steadily(jump);
-            let by_counter = |position: usize, candidate: &Candidate| {
-                let growth = steadily(position);
-                match known.iter().find(|grower| grower.position == position) {
-                    _ if candidate.state.is_over() => 0,
-                    Some(grower) if grower.growth > 0 => 0,
-                    Some(grower) => grower.steady.min(growth),
-                    None => growth,
-                }
-            };
-            let others = loaded.candidates.iter().enumerate();
-            let others = others.map(|(at, candidate)| (by_counter(at, candidate), at, candidate));
-            let grow = others.clone().filter(|(growth, ..)| *growth > 0);
-            let (all, count) = grow.fold((watched, 0), |(sum, count), (growth, ..)| {
-                (sum.saturating_add(growth), count + 1)
-            });
-            if all <= self.per_second.saturating_add(self.per_second / 2) {
-                for (growth, at, _) in others.filter(|(_, _, candidate)| is_eligible(candidate)) {
-                    of_others = of_others.saturating_add(growth);
-                    // Each that is listed is read: not what is below half of the mean.
-                    if growth >= all / (2 * count).max(1) {
-                        largest.offer(growth, at);
-                    }
-                }
-            }
-        }
+        let mut of_others = self.offer_by_counters(&loaded, &watched, jump, &mut largest);
         let mut growers = largest.0;
         for (growth, position) in growers.iter_mut().filter(|(growth, _)| *growth > 0) {
-            let Some(candidate) = loaded.candidates.get_mut(*position) else {
+            let reading = loaded.read_exactly(*position);
+            let is_it = |g: &Grower| g.position == *position && g.growth > 0;
+            if watched.iter().any(is_it) {
                 continue;
-            };
-            let is_watched = known
-                .iter()
-                .any(|g| g.position == *position && g.growth > 0);
-            if !is_watched {
-                of_others = of_others.saturating_sub(*growth);
             }
-            if let Some(reading) = (loaded.read)(*position) {
-                (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
-                if !is_watched {
-                    // The part of a counter's growth that is page cache is not known, that of the pod's memory is.
-                    *growth = scaled(*growth, reading.unreclaimable(), reading.usage.max(1));
-                }
+            of_others = of_others.saturating_sub(*growth);
+            if let Some(reading) = reading {
+                // The part of a counter's growth that is page cache is not known, that of the pod's memory is.
+                *growth = scaled(*growth, reading.unreclaimable(), reading.usage.max(1));
             }
         }
-        (growers, of_others)
+        KnownGrowers { growers, of_others }
+    }
+
+    /// Where the pods that are watched do not make half of the growth, offers the others by their counters, as far as all
+    /// together are not more than it: then page cache would be among it. What those grow by together that may be evicted.
+    fn offer_by_counters<R>(
+        self,
+        loaded: &Candidates<'_, R>,
+        watched: &[Grower],
+        jump: u64,
+        largest: &mut Largest<MAX_GROWERS>,
+    ) -> u64 {
+        let of_watched = watched.iter().map(|grower| grower.growth);
+        let of_watched = of_watched.fold(0, u64::saturating_add);
+        if self.for_growers || of_watched >= self.steady / 2 {
+            return 0;
+        }
+        let steadily = loaded.history.steadily(jump);
+        let by_counter = |(position, candidate): (usize, &Candidate)| {
+            let growth = steadily(position);
+            let growth = match watched.iter().find(|g| g.position == position) {
+                _ if candidate.state.is_over() => 0,
+                Some(grower) if grower.growth > 0 => 0,
+                Some(grower) => grower.steady.min(growth),
+                None => growth,
+            };
+            (growth, position, is_eligible(candidate))
+        };
+        let all = loaded.candidates.iter().enumerate().map(by_counter);
+        let others = all.filter(|(growth, ..)| *growth > 0);
+        let (mut sum, mut count) = (of_watched, 0);
+        for (growth, ..) in others.clone() {
+            (sum, count) = (sum.saturating_add(growth), count + 1);
+        }
+        if sum > self.per_second.saturating_add(self.per_second / 2) {
+            return 0;
+        }
+        // Each that is listed is read: not what is below half of the mean.
+        let least = sum / (2 * count).max(1);
+        let mut of_others = 0_u64;
+        for (growth, position, _) in others.filter(|(.., is_eligible)| *is_eligible) {
+            of_others = of_others.saturating_add(growth);
+            if growth >= least {
+                largest.offer(growth, position);
+            }
+        }
+        of_others
     }
 
     /// Passes over the pods that do not make the growth, where it is theirs alone to end it, or the node's rate is used up
     /// and exempts them. Whether one is left.
     fn pass_over_others(self, pods: &mut impl Pods) -> bool {
-        let (mut growers, of_others) = self.growers(pods);
-        let growth = self.urgent(&mut growers, of_others);
+        let mut known = self.known_growers(pods);
+        let growth = known.urgent(self);
         let rules = pods.rules();
         pass_over_all_but_growers(pods.candidates().candidates, rules, growth)
     }
@@ -470,8 +495,8 @@ impl GrowthRate {
         if goes_by_order_alone(pods.has_evicted_lately(), rate) {
             return false;
         }
-        let (mut growers, of_others) = self.growers(pods);
-        let growth = self.urgent(&mut growers, of_others);
+        let mut known = self.known_growers(pods);
+        let growth = known.urgent(self);
         let Candidates {
             candidates, read, ..
         } = pods.candidates();
@@ -483,13 +508,15 @@ impl GrowthRate {
         };
         pass_over_in_vain(candidates, rules, growth, rate, exact)
     }
+}
 
-    fn urgent(self, growers: &mut [(u64, usize)], of_others: u64) -> UrgentGrowth<'_> {
+impl KnownGrowers {
+    fn urgent(&mut self, rate: GrowthRate) -> UrgentGrowth<'_> {
         UrgentGrowth {
-            per_second: self.per_second,
-            steady: self.steady,
-            growers,
-            of_others,
+            per_second: rate.per_second,
+            steady: rate.steady,
+            growers: &mut self.growers,
+            of_others: self.of_others,
         }
     }
 }
@@ -597,7 +624,7 @@ mod tests {
             for (nth, candidate) in self.candidates.iter_mut().rev().enumerate() {
                 let is_held_back = is_used_up && nth >= self.requested;
                 candidate.state = match nth < spared || is_held_back {
-                    true => CandidateState::Protected,
+                    true => CandidateState::Denied,
                     false => CandidateState::Eligible,
                 };
             }
@@ -638,7 +665,7 @@ mod tests {
 
         fn denied(&self) -> usize {
             let candidates = self.candidates.iter();
-            let is_denied = |c: &&Candidate| c.state == CandidateState::Protected;
+            let is_denied = |c: &&Candidate| c.state == CandidateState::Denied;
             candidates.filter(is_denied).count()
         }
 

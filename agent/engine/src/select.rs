@@ -5,6 +5,8 @@
 //! enough to read exactly those pods that come first by their bounds: the pod that is first by an exact value, is
 //! first.
 
+use std::cmp::Reverse;
+
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
     growth::grown_in,
@@ -34,7 +36,7 @@ pub enum CandidateState {
     #[default]
     Eligible,
     /// The pod may not be evicted now: a critical pod, or policies, a quota, the node's rate or a pause deny it.
-    Protected,
+    Denied,
     /// The pod was killed already; what it used is on its way back.
     Terminating,
     /// The pod is no candidate here: its cgroup is gone, the scope does not count its memory, or the kernel has refused
@@ -130,8 +132,9 @@ pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, rate: NodeRate) -> b
 }
 
 /// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they
-/// free within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as
-/// the node's rate still allows beside the fewest main growers that make half of the growth. A grower within its request is no main grower. Returns whether any was passed over.
+/// free within one monitoring interval, and the main growers must be evicted anyway. As many of them count as the node's
+/// rate still allows beside the fewest main growers. A grower within its request is no main grower. Returns whether any
+/// was passed over.
 ///
 /// `read` tells the exact usage of the candidate at a position, of which the one that it has is an upper bound, and what
 /// only its end gives back.
@@ -143,12 +146,12 @@ pub(crate) fn pass_over_in_vain(
     mut read: impl FnMut(usize, u64) -> (u64, u64),
 ) -> bool {
     let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
-    let (main, fewest) = main_growers(candidates, rules, growth);
+    let main = main_growers(candidates, rules, growth);
     let place = |&(_, position): &(u64, usize)| {
         let candidate = candidates.get(position)?;
         Some(rules.place(position, candidate))
     };
-    let Some(first) = main.iter().filter_map(place).min() else {
+    let Some(first) = main.pods.iter().filter_map(place).min() else {
         return false;
     };
     let is_before = |position: usize, candidate: &Candidate| {
@@ -156,7 +159,7 @@ pub(crate) fn pass_over_in_vain(
     };
     let beside = match rate.exempts_growers {
         true => rate.left,
-        false => rate.left.saturating_sub(fewest),
+        false => rate.left.saturating_sub(main.fewest),
     };
     let (mut at_most, mut amount) = (SumOfLargest::new(beside), SumOfLargest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
@@ -220,52 +223,57 @@ pub(crate) fn pass_over_all_but_growers(
     rules: SelectionCriteria,
     growth: UrgentGrowth<'_>,
 ) -> bool {
-    let main = main_growers(candidates, rules, growth).0;
+    let main = main_growers(candidates, rules, growth).pods;
     let is_main = |position| main.iter().any(|(_, grower)| *grower == position);
     pass_over(candidates, |position, _| !is_main(position));
     !main.is_empty()
 }
 
-/// The pods that make half of a growth, which come first in `growers` then: as few as it takes, and those that grow half
-/// as fast as the last of them; and how few it takes. None where all of them together do not.
+/// The pods that make half of a growth.
+#[derive(Default)]
+struct MainGrowers<'g> {
+    /// As few as it takes, and those that grow half as fast as the last of them: what each grows by, and its position.
+    pods: &'g [(u64, usize)],
+    /// How few it takes.
+    fewest: usize,
+}
+
+/// The pods that make half of a growth; none where all of them together do not.
 fn main_growers<'g>(
     candidates: &[Candidate],
     rules: SelectionCriteria,
     growth: UrgentGrowth<'g>,
-) -> (&'g [(u64, usize)], usize) {
+) -> MainGrowers<'g> {
     let UrgentGrowth {
         per_second,
         steady: growth,
         growers,
         of_others,
     } = growth;
-    growers.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut all, mut least, mut count, mut fewest) = (0_u64, 0, 0, 0);
-    for index in 0..growers.len() {
-        let Some(&(grew, position)) = growers.get(index) else {
-            break;
-        };
-        let has_half = all >= growth / 2 && all > 0;
-        if grew == 0 || (has_half && grew < least / 2) {
-            break;
-        }
+    let may_go = |&(grew, position): &(u64, usize)| {
+        let is_exceeded = |c: &Candidate| c.inputs.is_exceeded(rules.resource, c.usage);
         let candidate = candidates.get(position).filter(|c| is_eligible(c));
-        if candidate.is_none_or(|c| !c.inputs.is_exceeded(rules.resource, c.usage)) {
-            continue;
+        grew > 0 && candidate.is_some_and(is_exceeded)
+    };
+    // Those that may go come first, and of them the fastest.
+    growers.sort_unstable_by_key(|grower| Reverse((may_go(grower), *grower)));
+    let first = |count| growers.get(..count).unwrap_or_default();
+    let growing = first(growers.partition_point(may_go));
+    let (mut all, mut least, mut fewest) = (0_u64, 0, 0);
+    for &(grew, _) in growing {
+        if all >= growth / 2 && all > 0 {
+            break;
         }
-        if !has_half {
-            // No pod makes more of a growth than there is. Others may have given back what is missing in the steady one.
-            least = grew.min(per_second);
-            all = all.saturating_add(grew.min(growth));
-            fewest += 1;
-        }
-        growers.swap(count, index);
-        count += 1;
+        // No pod makes more of a growth than there is. Others may have given back what is missing in the steady one.
+        least = grew.min(per_second);
+        all = all.saturating_add(grew.min(growth));
+        fewest += 1;
     }
-    match all.saturating_add(of_others) >= growth / 2 {
-        true => (growers.get(..count).unwrap_or_default(), fewest),
-        false => (&[], 0),
+    if all.saturating_add(of_others) < growth / 2 {
+        return MainGrowers::default();
     }
+    let pods = first(growing.partition_point(|(grew, _)| *grew >= least / 2));
+    MainGrowers { pods, fewest }
 }
 
 /// The rules of one choice.

@@ -149,7 +149,7 @@ impl Shortage {
     /// Whether so little is left that its end may be urgent. Where what grows waits for the writeback it is not while what
     /// is left once the page cache is written is the threshold, twice the memory guard's amount and [`AWAITED`]: on the active list
     /// that page cache meets the threshold by itself.
-    pub(crate) fn is_close(&self, is_met: bool) -> bool {
+    pub(crate) fn is_nearly_exhausted(&self, is_met: bool) -> bool {
         let (least, swap) = match is_met {
             true => (self.threshold, 0),
             // The machine, where nothing is to be written first: the OOM killer does not come before swap is used up.
@@ -161,10 +161,10 @@ impl Shortage {
         self.headroom.immediate.saturating_add(swap) < least && !is_awaited
     }
 
-    /// Whether it is close for page cache alone that has to be written first: the kubelet finds enough, and so does the
-    /// kernel once that is written.
-    pub(crate) fn is_close_for_dirty_cache(&self, is_met: bool) -> bool {
-        !is_met && self.is_close(is_met) && self.written() >= self.guard_amount
+    /// Whether so little is left because page cache has to be written first: the kubelet finds enough, and so does the kernel
+    /// once that is written.
+    pub(crate) fn is_nearly_exhausted_but_for_dirty_cache(&self, is_met: bool) -> bool {
+        !is_met && self.is_nearly_exhausted(is_met) && self.written() >= self.guard_amount
     }
 
     /// What can be used at once when the page cache is written.

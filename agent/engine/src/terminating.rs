@@ -208,11 +208,11 @@ impl Terminating {
 
     /// Whether its outcome can be reported: its processes are gone and the threshold is no longer met, or 2 s have
     /// passed since its end (since SIGKILL if it is stuck; never while it is still freeing memory).
-    pub fn is_report_due(&self, now: u64, fate: VictimState, is_enough: bool) -> bool {
+    pub fn is_report_due(&self, now: u64, state: VictimState, is_enough: bool) -> bool {
         let since = self.exited.unwrap_or(self.signalled);
         let is_late =
-            now.saturating_sub(since) > REPORT_WITHIN_NS && fate != VictimState::Terminating;
-        (self.exited.is_some() && is_enough) || is_late || fate == VictimState::Restarted
+            now.saturating_sub(since) > REPORT_WITHIN_NS && state != VictimState::Terminating;
+        (self.exited.is_some() && is_enough) || is_late || state == VictimState::Restarted
     }
 
     /// Adds what it is still expected to give; `usage` is as [`VictimReading::usage`] now.

@@ -16,7 +16,7 @@ use evictd_engine::{accounting::MemoryThresholds, model::settings::RankingStrate
 use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
-    proc::watermarks::RaisedWatermarks,
+    proc::watermarks::DefaultWatermarks,
     trigger::memory::MAX_SCOPES,
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
@@ -47,8 +47,8 @@ pub struct FastPathControl {
     /// Pods that the fast path follows no longer. To free one takes the allocator's lock and closes files: main does.
     left: ArrayQueue<Arc<PodEntry>>,
     /// Bytes of pods' page cache that `memory.min` protects.
-    protected: AtomicU64,
-    /// What the kernel would keep back with default watermarks ([`RaisedWatermarks`]): `reserve`, which is 0 where they
+    protected_cache: AtomicU64,
+    /// What the kernel would keep back with default watermarks ([`DefaultWatermarks`]): `reserve`, which is 0 where they
     /// are not raised, and `low`.
     default_watermarks: [AtomicU64; 2],
     stop: AtomicBool,
@@ -81,7 +81,7 @@ impl FastPathControl {
             killed: ArrayQueue::new(KILLS),
             kills_dropped: AtomicU64::new(0),
             left: ArrayQueue::new(KILLS),
-            protected: AtomicU64::new(0),
+            protected_cache: AtomicU64::new(0),
             default_watermarks: Default::default(),
             stop: AtomicBool::new(false),
         }))
@@ -166,29 +166,30 @@ impl FastPathControl {
     }
 
     /// Sets the bytes of pods' page cache that the kernel does not reclaim: the next sample counts them as no headroom.
-    pub fn set_protected(&self, bytes: u64) {
-        self.protected.store(bytes, Ordering::Relaxed);
+    pub fn set_protected_cache(&self, bytes: u64) {
+        self.protected_cache.store(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn protected(&self) -> u64 {
-        self.protected.load(Ordering::Relaxed)
+    pub(super) fn protected_cache(&self) -> u64 {
+        self.protected_cache.load(Ordering::Relaxed)
     }
 
-    /// Sets the machine's watermarks, where they are raised: the next sample goes by them.
-    pub fn set_raised_watermarks(&self, raised: Option<RaisedWatermarks>) {
+    /// Sets the default watermarks, where the machine's are raised: the next sample goes by them.
+    pub fn set_default_watermarks(&self, defaults: Option<DefaultWatermarks>) {
         let [reserve, low] = &self.default_watermarks;
         // The other number stays while they are not raised: none that is read beside a reserve is 0.
-        if let Some(raised) = raised {
-            low.store(raised.low, Ordering::Relaxed);
+        if let Some(defaults) = defaults {
+            low.store(defaults.low, Ordering::Relaxed);
         }
-        reserve.store(raised.map_or(0, |raised| raised.reserve), Ordering::Release);
+        let raised = defaults.map_or(0, |defaults| defaults.reserve);
+        reserve.store(raised, Ordering::Release);
     }
 
-    pub(super) fn raised_watermarks(&self) -> Option<RaisedWatermarks> {
+    pub(super) fn default_watermarks(&self) -> Option<DefaultWatermarks> {
         let [reserve, low] = &self.default_watermarks;
         let reserve = reserve.load(Ordering::Acquire);
         let low = low.load(Ordering::Relaxed);
-        (reserve > 0).then_some(RaisedWatermarks { reserve, low })
+        (reserve > 0).then_some(DefaultWatermarks { reserve, low })
     }
 
     /// Asks the fast path to end.

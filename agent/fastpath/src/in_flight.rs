@@ -120,8 +120,8 @@ impl Victim {
         let OtherKill {
             pod, signalled, by, ..
         } = kill;
-        let (usage, shared) = held(&pod);
-        let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
+        let reading = pod.memory.read().unwrap_or_default();
+        let terminating = Terminating::new(signalled, reading.working_set(), reading.shmem);
         Self {
             killed_by: Some(by),
             is_reported: true,
@@ -131,11 +131,8 @@ impl Victim {
 
     /// A pod that an earlier agent has signalled, for the memory of a `scope` or for something else.
     fn restored(victim: &RestoredVictim, scope: Option<usize>, now: u64) -> Self {
-        let (_, shared) = held(&victim.pod);
-        let left = VictimReading {
-            populated: !victim.pod.killer.is_empty(),
-            usage: left(&victim.pod),
-        };
+        let (left, reading) = look_at(&victim.pod);
+        let shared = reading.map_or(0, |reading| reading.shmem);
         let signalled = victim.signalled;
         let terminating = Terminating::restore(signalled, now, left, shared, victim.is_stuck);
         let eviction = Eviction {
@@ -152,44 +149,36 @@ impl Victim {
     }
 
     /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode. Also answers
-    /// with what [`left`] says.
+    /// with [`VictimReading::usage`].
     fn observe(&mut self, now: u64, shadow: bool) -> (VictimState, Option<u64>) {
-        let populated = !self.pod.killer.is_empty();
-        let reading = self.pod.memory.read().ok();
-        let usage = reading.as_ref().map(MemoryReading::unreclaimable);
+        let (seen, reading) = look_at(&self.pod);
         self.held = reading.unwrap_or(self.held);
-        let seen = VictimReading { populated, usage };
-        let fate = self.terminating.observe(now, seen);
-        if fate == VictimState::Restarted {
+        let state = self.terminating.observe(now, seen);
+        if state == VictimState::Restarted {
             // Those that run now have done nothing.
-            return (fate, usage);
+            return (state, seen.usage);
         }
         let is_quiet = self.terminating.quiet_for(now) >= KILL_ALL_NS;
         let interval = if is_quiet { KILL_ALL_NS } else { 0 };
         let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
-        if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
+        if seen.populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
             match is_quiet {
                 true => self.pod.killer.kill_stuck(),
                 false => self.pod.killer.kill_again(),
             }
         }
-        (fate, usage)
+        (state, seen.usage)
     }
 }
 
-/// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim takes
-/// from a victim is nothing that its end gives back.
-fn left(pod: &PodEntry) -> Option<u64> {
+/// A victim's state, and its memory unless its cgroup was removed. Page cache that reclaim takes from it is nothing that its
+/// end gives back.
+fn look_at(pod: &PodEntry) -> (VictimReading, Option<MemoryReading>) {
+    let populated = !pod.killer.is_empty();
     let reading = pod.memory.read().ok();
-    reading.as_ref().map(MemoryReading::unreclaimable)
-}
-
-/// A pod's working set, `None` once its cgroup was removed, and the part of it that outlives its processes; in bytes.
-fn held(pod: &PodEntry) -> (Option<u64>, u64) {
-    let reading = pod.memory.read().ok();
-    let usage = reading.as_ref().map(MemoryReading::working_set);
-    (usage, reading.map_or(0, |reading| reading.shmem))
+    let usage = reading.as_ref().map(MemoryReading::unreclaimable);
+    (VictimReading { populated, usage }, reading)
 }
 
 /// Event of a victim that was found at one look.
@@ -344,8 +333,8 @@ impl InFlight {
             }
             let (sample, threshold) = at(victim.eviction.scope);
             victim.peak_usage = victim.peak_usage.max(sample.usage);
-            let (fate, usage) = victim.observe(now, shadow);
-            if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
+            let (state, usage) = victim.observe(now, shadow);
+            if state == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
                     number: victim.eviction.number,
@@ -354,7 +343,7 @@ impl InFlight {
             }
             let exited = victim.terminating.exited();
             let is_enough = exited.is_some() && sample.guarded_available >= threshold;
-            if !victim.is_reported && victim.terminating.is_report_due(now, fate, is_enough) {
+            if !victim.is_reported && victim.terminating.is_report_due(now, state, is_enough) {
                 victim.is_reported = true;
                 send(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),
@@ -365,9 +354,9 @@ impl InFlight {
                     available: sample.guarded_available,
                 }));
             }
-            let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);
+            let is_over = state == VictimState::Restarted || victim.terminating.is_over(now, usage);
             let is_in_the_way = is_full || victim.killed_by.is_some();
-            let is_displaced = may_displace && is_in_the_way && fate == VictimState::Stuck;
+            let is_displaced = may_displace && is_in_the_way && state == VictimState::Stuck;
             if is_displaced {
                 send(VictimEvent::Displaced(Arc::clone(&victim.pod)));
                 may_displace = false;
@@ -415,12 +404,12 @@ mod tests {
         let pod = PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
         let mut victim = Terminating::new(0, 100 * MIB, 0);
         let mut look = |now| {
-            let usage = left(&pod);
+            let (seen, _) = look_at(&pod);
             let seen = VictimReading {
                 populated: true,
-                usage,
+                ..seen
             };
-            (victim.observe(now, seen), usage)
+            (victim.observe(now, seen), seen.usage)
         };
         assert_eq!(look(1_000_000), (VictimState::Terminating, Some(60 * MIB)));
         uses(61, 1);
@@ -428,9 +417,9 @@ mod tests {
             look(1_000_000_000),
             (VictimState::Terminating, Some(60 * MIB))
         );
-        let (fate, _) = look(10_100_000_000);
+        let (state, _) = look(10_100_000_000);
         assert_eq!(
-            fate,
+            state,
             VictimState::BecameStuck,
             "its end has brought nothing"
         );

@@ -372,9 +372,10 @@ impl MemoryMonitor {
         watched
             .scope
             .limit_swap(|at_limit| table.swap.left(at_limit));
-        watched.scope.protect(self.control.protected());
-        let raised = self.control.raised_watermarks();
-        watched.scope.set_raised_watermarks(raised);
+        let protected_cache = self.control.protected_cache();
+        watched.scope.set_protected_cache(protected_cache);
+        let watermarks = self.control.default_watermarks();
+        watched.scope.set_default_watermarks(watermarks);
         let cycle = SampleContext {
             woken,
             dying: before,
@@ -410,31 +411,23 @@ impl MemoryMonitor {
                 .unwrap_or_default()
         };
         let (mut is_fewer, mut held) = (false, [0_u64; MAX_SCOPES as usize]);
-        self.in_flight.observe(now, self.shadow, at, |event| {
-            events.send(match event {
-                VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
-                VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),
-                VictimEvent::Displaced(pod) => {
-                    pod.eviction_state.set_ending(true);
-                    return;
-                }
+        self.in_flight
+            .observe(now, self.shadow, at, |event| match event {
+                VictimEvent::Finished(exit) => events.send(FastPathEvent::Finished(exit)),
+                VictimEvent::Stuck(stuck) => events.send(FastPathEvent::Stuck(stuck)),
+                VictimEvent::Displaced(pod) => pod.eviction_state.set_ending(true),
                 VictimEvent::Released(pod, reading) => {
-                    let counted = held.iter_mut().zip(scopes);
-                    counted
-                        .filter(|(_, watched)| watched.scope.holds(&pod))
-                        .for_each(|(held, watched)| {
-                            let left = reading.of_scope(watched.scope.is_limited());
-                            *held = held.saturating_add(left.unreclaimable());
-                        });
-                    return;
+                    let all = held.iter_mut().zip(scopes);
+                    for (held, watched) in all.filter(|(_, w)| w.scope.holds(&pod)) {
+                        let left = reading.of_scope(watched.scope.is_limited());
+                        *held = held.saturating_add(left.unreclaimable());
+                    }
                 }
                 VictimEvent::Left(pod) => {
                     is_fewer = true;
                     control.leave(pod);
-                    return;
                 }
             });
-        });
         let scopes = self.scopes.iter_mut().zip(held);
         scopes.for_each(|(watched, held)| watched.pace.release_victims(held));
         if is_fewer {

@@ -330,11 +330,7 @@ impl DiskScanner {
             };
             if is_done {
                 let found = scan.finish(monotonic_ns(), cgroup_counts);
-                if self.needs_close_walk(&scan, &found) {
-                    self.note_overlays(mounts.refresh_overlays());
-                    let close = scan.begin_closely(mounts.points(), cgroup_counts);
-                    schedule.walk_closely(close, scan.worked);
-                } else {
+                if !self.walk_closely(&scan, &found, schedule, mounts, cgroup_counts) {
                     self.publish(&scan.target.uid, found);
                     schedule.done(&scan);
                 }
@@ -349,25 +345,36 @@ impl DiskScanner {
         }
         if !self.is_walked(&scan.target.uid) {
             let so_far = scan.so_far(monotonic_ns());
-            if self.needs_close_walk(&scan, &so_far) {
-                self.note_overlays(mounts.refresh_overlays());
-                let close = scan.begin_closely(mounts.points(), cgroup_counts);
-                return schedule.walk_closely(close, scan.worked);
+            if self.walk_closely(&scan, &so_far, schedule, mounts, cgroup_counts) {
+                return;
             }
             self.publish(&scan.target.uid, so_far);
         }
         schedule.park(scan);
     }
 
-    /// Whether what a walk has found, with the runtime's numbers, is too uncertain.
-    fn needs_close_walk(&self, scan: &PodWalk, found: &DiskUse) -> bool {
+    /// Begins a close walk where what a walk has found, with the runtime's numbers, is too uncertain; whether it is.
+    fn walk_closely(
+        &self,
+        scan: &PodWalk,
+        found: &DiskUse,
+        schedule: &mut Schedule,
+        mounts: &mut MountTable,
+        cgroup_counts: Option<&CgroupCountReader>,
+    ) -> bool {
         let Some(least) = scan.uncertain_above(monotonic_ns()) else {
             return false;
         };
         let answer = Arc::clone(&self.lock().answer);
         let mut found = found.clone();
         found.fill(&answer);
-        found.usage.bytes_of_files() > least
+        if found.usage.bytes_of_files() <= least {
+            return false;
+        }
+        self.note_overlays(mounts.refresh_overlays());
+        let close = scan.begin_closely(mounts.points(), cgroup_counts);
+        schedule.walk_closely(close, scan.worked);
+        true
     }
 
     /// Whether a walk of a pod has come to its end, and has looked at all.

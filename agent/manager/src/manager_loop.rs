@@ -33,7 +33,7 @@ use crate::{
     Command, CommandQueue, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet, SharedStatus,
     SignalSources,
     manager_loop::{
-        execute::{Shadow, SoftUnderWay, is_unresolved},
+        execute::{Shadow, SoftUnderWay},
         fastpath_kills::KnownKills,
         mitigation_steps::MitigationState,
         node_pods::NodePods,
@@ -156,7 +156,7 @@ impl ManagerLoop {
             }
             let wake = Wake {
                 woken: monotonic_ns(),
-                crossed: self.sources.crossed(),
+                crossed: self.sources.next_crossing(),
             };
             self.note_gap(wake.woken.saturating_sub(due), wake.woken);
             let begun = WorkMark::at(wake.woken);
@@ -324,7 +324,7 @@ impl ManagerLoop {
     /// Observations, and the use of everything that is short.
     pub(super) fn sample(&mut self) -> Observations {
         let mut seen = self.sources.sample(signed(monotonic_ns()));
-        let short = |t: &&Threshold| is_unresolved(t, &seen);
+        let short = |t: &&Threshold| t.is_unresolved(&seen);
         let resources: BTreeSet<Resource> = self
             .planner
             .thresholds()

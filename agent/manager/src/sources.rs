@@ -259,17 +259,17 @@ impl SignalSources {
 
     /// The first crossing since this was last asked, and the signal that it was of. All that have tripped are set anew
     /// by the next [`Self::arm`].
-    pub fn crossed(&mut self) -> Option<(Signal, CounterEvent)> {
+    pub fn next_crossing(&mut self) -> Option<(Signal, CounterEvent)> {
         let mut first = None;
         if let Some(pids) = &mut self.pids {
-            while let Some(crossed) = pids.crossed() {
+            while let Some(crossed) = pids.next_crossing() {
                 self.armed
                     .retain(|a| (a.count, a.slot) != (Count::Pids, crossed.slot));
                 first = first.or(Some((Signal::PidAvailable, crossed)));
             }
         }
         if let Some(disks) = &mut self.disks {
-            while let Some(crossed) = disks.trigger.crossed() {
+            while let Some(crossed) = disks.trigger.next_crossing() {
                 let count = Count::Inodes(crossed.counter);
                 self.armed
                     .retain(|a| (a.count, a.slot) != (count, crossed.slot));

@@ -18,7 +18,7 @@ use crate::{
     pods::table::PodEntry,
     proc::{
         machine::{MemAvailable, PcpLists},
-        watermarks::RaisedWatermarks,
+        watermarks::DefaultWatermarks,
     },
 };
 
@@ -142,7 +142,7 @@ impl Scope {
                 is_root,
                 counts_active_file,
                 guard: None,
-                protected: 0,
+                protected_cache: 0,
             },
         })
     }
@@ -277,14 +277,14 @@ impl Scope {
     }
 
     /// Sets the bytes of page cache below that are protected from now on.
-    pub fn protect(&mut self, bytes: u64) {
-        self.accounting.protected = bytes;
+    pub fn set_protected_cache(&mut self, bytes: u64) {
+        self.accounting.protected_cache = bytes;
     }
 
     /// What raised watermarks keep back counts as available from now on, where the machine's memory guards.
-    pub fn set_raised_watermarks(&mut self, raised: Option<RaisedWatermarks>) {
+    pub fn set_default_watermarks(&mut self, defaults: Option<DefaultWatermarks>) {
         if let Some(machine) = &mut self.machine {
-            machine.set_raised_watermarks(raised);
+            machine.set_default_watermarks(defaults);
         }
     }
 

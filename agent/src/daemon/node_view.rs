@@ -87,7 +87,7 @@ impl NodeView {
     pub fn open(config: &Config) -> Result<Self, RunError> {
         let node = node_scopes(config)?;
         let root = node.fastpath.cgroup().path().to_owned();
-        let pods = Allocatable::new(config, &node.fastpath).first();
+        let pods = Allocatable::new(config, &node.fastpath).update_or_log();
         let source = match config.pod_manifest.as_deref() {
             Some(path) if config.cluster.is_none() => {
                 let pods = pod_manifest::load(path, &root, &config.state_dir)?;

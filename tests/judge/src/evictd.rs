@@ -152,7 +152,7 @@ fn accounting(world: &World<'_>) -> Accounting {
             source,
             amount: GUARD,
         }),
-        protected: 0,
+        protected_cache: 0,
     }
 }
 
@@ -455,7 +455,7 @@ impl Evictd {
         });
     }
 
-    /// Lets go of the victims that are over, like `InFlight::step`.
+    /// Lets go of the victims that are over, like `InFlight::observe`.
     fn finish(&mut self, world: &World<'_>) {
         let now = world.now;
         let is_enough = self.sample.guarded_available >= self.sample.shortage.threshold;
@@ -585,7 +585,7 @@ impl Pods for SimulatedPods<'_, '_> {
     fn denied(&self) -> usize {
         let is_denied = |pod: &usize| {
             let state = self.state_of(*pod, EvictionKind::Urgent, LastResort::None);
-            !self.evictd.pods[*pod].is_protected && state == CandidateState::Protected
+            !self.evictd.pods[*pod].is_protected && state == CandidateState::Denied
         };
         (0..self.candidates.len()).filter(is_denied).count()
     }

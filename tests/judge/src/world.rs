@@ -379,7 +379,7 @@ impl<'a> World<'a> {
         let candidate = |(index, spec): (usize, &PodSpec)| {
             let usage = self.usage(index);
             let state = if spec.protected {
-                CandidateState::Protected
+                CandidateState::Denied
             } else if taken(index) {
                 CandidateState::Terminating
             } else if usage.is_none() {

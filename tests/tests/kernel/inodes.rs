@@ -111,21 +111,21 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     let left = start - 1500;
     trigger.arm(0, 0, limit(left, Below)).unwrap();
     forker.files("make", &more, 900);
-    assert!(trigger.crossed().is_none(), "a hundred are left");
+    assert!(trigger.next_crossing().is_none(), "a hundred are left");
     forker.files("make", &third, 600);
     let crossed =
-        wait_for(Duration::from_secs(5), || trigger.crossed()).expect("the limit is used up");
+        wait_for(Duration::from_secs(5), || trigger.next_crossing()).expect("the limit is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
     assert_eq!(crossed.available, left - 1, "at the very file");
     assert_eq!(crossed.event.cgroup_id, id, "made by the pod");
     assert_eq!(crossed.event.tgid, forker.pid());
-    assert!(trigger.crossed().is_none(), "once per arming");
+    assert!(trigger.next_crossing().is_none(), "once per arming");
 
     trigger.arm(0, 1, limit(left, Recovered)).unwrap();
     forker.files("remove", &dir, 500);
     forker.files("remove", &more, 900);
     let crossed =
-        wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
+        wait_for(Duration::from_secs(10), || trigger.next_crossing()).expect("recovery is told");
     assert_eq!(crossed.slot, 1);
     assert!(crossed.available >= left);
     lies_between(&trigger, &statfs, slack).unwrap();
@@ -315,7 +315,7 @@ fn btrfs_has_cgroup_counts_but_no_signal() {
     until(Duration::from_secs(8), || count().gone == 200);
     let count = count();
     assert_eq!((count.made, count.gone), (300, 200));
-    assert!(trigger.crossed().is_none(), "nothing to cross");
+    assert!(trigger.next_crossing().is_none(), "nothing to cross");
 }
 
 /// Unmounted under a limit: an error that says so, silence, and life again when it is back.
@@ -340,7 +340,7 @@ fn unmounted_under_a_limit() {
     // These go to what lies below the mount point, which is not watched.
     let mut forker = Forker::start(None).unwrap();
     forker.files("make", &disk.path(), 200);
-    assert!(trigger.crossed().is_none());
+    assert!(trigger.next_crossing().is_none());
     forker.files("remove", &disk.path(), 200);
 
     // The loop device that it had is taken meanwhile: it comes back with another device number.
@@ -349,7 +349,8 @@ fn unmounted_under_a_limit() {
     let back = sampled(&mut trigger);
     assert_eq!((back.available, back.counted), (free, None));
     forker.files("make", &disk.path(), 200);
-    let crossed = wait_for(Duration::from_secs(5), || trigger.crossed()).expect("armed again");
+    let crossed =
+        wait_for(Duration::from_secs(5), || trigger.next_crossing()).expect("armed again");
     assert_eq!(crossed.available, free - 101);
 }
 

@@ -130,12 +130,12 @@ fn crosses_both_ways(hook: CountHook) {
     trigger.arm(2, limit(available, Below)).unwrap();
     forker.order("hold 100").unwrap();
     assert!(
-        wait_for(Duration::from_millis(50), || trigger.crossed()).is_none(),
+        wait_for(Duration::from_millis(50), || trigger.next_crossing()).is_none(),
         "two thirds of the limit are left"
     );
     // Far beyond it: ends of others that are told late give something of the limit back.
     forker.order("hold 900").unwrap();
-    let crossed = wait_for(Duration::from_secs(10), || trigger.crossed());
+    let crossed = wait_for(Duration::from_secs(10), || trigger.next_crossing());
     let crossed = crossed.unwrap_or_else(|| {
         let (counted, file) = (trigger.counted(), trigger.read());
         panic!(
@@ -148,20 +148,20 @@ fn crosses_both_ways(hook: CountHook) {
         crossed.available > available - LATE,
         "at the fork that used it up: {crossed:?}"
     );
-    assert!(trigger.crossed().is_none(), "once per arming");
+    assert!(trigger.next_crossing().is_none(), "once per arming");
 
     trigger.arm(3, limit(available, Recovered)).unwrap();
     forker.order("drop").unwrap();
     let crossed =
-        wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
+        wait_for(Duration::from_secs(10), || trigger.next_crossing()).expect("recovery is told");
     assert_eq!(crossed.slot, 3);
     assert!(crossed.available >= available, "{crossed:?}");
-    let again = wait_for(Duration::from_millis(100), || trigger.crossed());
+    let again = wait_for(Duration::from_millis(100), || trigger.next_crossing());
     assert!(again.is_none(), "once per arming: {again:?}");
 
     trigger.arm(2, None).unwrap();
     forker.order("hold 500").unwrap();
-    let cleared = wait_for(Duration::from_millis(100), || trigger.crossed());
+    let cleared = wait_for(Duration::from_millis(100), || trigger.next_crossing());
     assert!(cleared.is_none(), "a cleared trigger: {cleared:?}");
     matrix("pid.available", &hook.to_string(), "crossed both ways");
 }
@@ -248,7 +248,7 @@ fn without_programs_the_sampler_is_left() {
         trigger.selected_hook().refused[0],
         (CountHook::Typed, "no bpf".into())
     );
-    assert!(trigger.fd().is_none() && trigger.crossed().is_none());
+    assert!(trigger.fd().is_none() && trigger.next_crossing().is_none());
     assert!(trigger.sample().unwrap().available > 0);
     matrix("pid.available", "sampler", "read from procfs");
 }

@@ -30,7 +30,7 @@ fn cgroup(guard: bool) -> Accounting {
             source: MemoryGuardSource::Counted,
             amount: 100 * MIB,
         }),
-        protected: 0,
+        protected_cache: 0,
     }
 }
 
@@ -40,7 +40,7 @@ fn cgroup(guard: bool) -> Accounting {
 fn what_is_to_be_written_frees_nothing_that_is_protected() {
     let dirty_or_writeback = |protected: u64, is_awaited| {
         let scope = Accounting {
-            protected: protected * MIB,
+            protected_cache: protected * MIB,
             guard: Some(MemoryGuard {
                 source: MemoryGuardSource::Written { is_awaited },
                 amount: 100 * MIB,
@@ -153,7 +153,7 @@ fn memory_that_comes_or_goes_is_no_growth() {
 fn growth_is_urgent_where_only_protected_cache_is_left() {
     let decide = |guard: bool, protected: u64| {
         let scope = Accounting {
-            protected: protected * MIB,
+            protected_cache: protected * MIB,
             ..cgroup(guard)
         };
         let sample = |anonymous| scope.sample(&uses(anonymous, 400), None, SwapUse::default());
@@ -187,7 +187,7 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
 #[test]
 fn what_the_machine_cannot_take_back_is_no_room() {
     let scope = Accounting {
-        protected: 200 * MIB,
+        protected_cache: 200 * MIB,
         ..machine(100)
     };
     let look = look(&scope, 1000, 250);
@@ -224,7 +224,7 @@ fn swap_that_pods_may_use_is_left_on_the_machine() {
     for (protected, usable, available) in [(0, 0, 64), (0, 30, 94), (0, 1000, 600), (20, 1000, 600)]
     {
         let scope = Accounting {
-            protected: protected * MIB,
+            protected_cache: protected * MIB,
             ..machine(100)
         };
         let swap = SwapUse {
@@ -314,7 +314,14 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
         ..at(160)
     };
     assert_eq!(thresholds.step(), 10 * MIB);
-    let limits = |rank| thresholds.kill_limits((95 * MIB, 0), 260 * MIB, (rank, 16), 2 * MIB);
+    let pod = PublishedPod {
+        held: 95 * MIB,
+        huge_pages: 0,
+        rank: 0,
+        ranks: 16,
+    };
+    let limits_of = |pod| thresholds.kill_limits(pod, 260 * MIB, 2 * MIB);
+    let limits = |rank| limits_of(PublishedPod { rank, ..pod });
     let expected = |min_task: u64| KillLimits {
         min_task_bytes: min_task * MIB,
         max_task_bytes: 370 * MIB,
@@ -327,7 +334,10 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
     );
     assert_eq!(limits(3), expected(225));
     // The pod's cgroup is charged for them, and no task's counter shows them.
-    let huge_pages = thresholds.kill_limits((95 * MIB, 1000 * MIB), 260 * MIB, (0, 16), 2 * MIB);
+    let huge_pages = limits_of(PublishedPod {
+        huge_pages: 1000 * MIB,
+        ..pod
+    });
     assert_eq!(
         huge_pages,
         KillLimits {
@@ -342,8 +352,13 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
 fn pods_that_grow_alike_are_killed_by_the_guard() {
     for (threshold, headroom) in [(100, 100), (100, 300), (100, 1024), (1024, 1100)] {
         for growers in 1..=16 {
-            let held = (40 * MIB, 0);
-            let limits = at(threshold).kill_limits(held, headroom * MIB, (0, 16), 2 * MIB);
+            let pod = PublishedPod {
+                held: 40 * MIB,
+                huge_pages: 0,
+                rank: 0,
+                ranks: 16,
+            };
+            let limits = at(threshold).kill_limits(pod, headroom * MIB, 2 * MIB);
             let grown = (40 + headroom / growers) * MIB;
             assert!(
                 grown >= limits.min_pod_bytes,

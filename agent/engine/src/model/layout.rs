@@ -37,6 +37,9 @@ enum Kind {
 }
 
 impl NodeReclaim {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Containers, Self::Images];
+
     /// A short name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -109,9 +112,9 @@ impl Layout {
                 _,
                 Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable,
             ) => &[],
-            (Kind::Single, _) => &[Containers, Images],
+            (Kind::Single, _) => &NodeReclaim::ALL,
             (Kind::Dedicated, Signal::NodeFsAvailable | Signal::NodeFsInodesFree) => &[],
-            (Kind::Dedicated, _) => &[Containers, Images],
+            (Kind::Dedicated, _) => &NodeReclaim::ALL,
             (Kind::Split, Signal::ImageFsAvailable | Signal::ImageFsInodesFree) => &[Images],
             (Kind::Split, _) => &[Containers],
         }

@@ -177,6 +177,13 @@ impl Threshold {
         let missing = i128::from(self.resolved_amount(seen.capacity)) - i128::from(seen.available);
         u64::try_from(missing.max(0)).unwrap_or(u64::MAX)
     }
+
+    /// Whether the threshold is met, or would not be resolved if it had been: its minimum reclaim counts.
+    /// [`Planner::is_under_pressure`](crate::Planner::is_under_pressure) knows whether it was.
+    pub fn is_unresolved(&self, seen: &Observations) -> bool {
+        let now = seen.get(self.signal);
+        now.is_some_and(|now| self.deficit(now) > 0)
+    }
 }
 
 /// The hard threshold of a signal that is met first.

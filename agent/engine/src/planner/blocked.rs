@@ -45,7 +45,7 @@ impl Planner {
         };
         let urgent_only = !node.bounds.allows_paced_for(threshold.signal.resource());
         let may_not_go = |pod: &Pod| match self.state_for(node, pod, threshold) {
-            CandidateState::Protected | CandidateState::Unavailable => true,
+            CandidateState::Denied | CandidateState::Unavailable => true,
             // One that does not end is not waited for any longer.
             CandidateState::Terminating => self.pending.is_overdue(&pod.uid, now),
             CandidateState::Eligible | CandidateState::PassedOver => false,

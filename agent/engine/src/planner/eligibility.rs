@@ -33,10 +33,10 @@ impl Planner {
     /// second time.
     pub(super) fn state_at_own_limit(&self, pod: &Pod, resource: Resource) -> CandidateState {
         match self.settings.mode {
-            mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
+            mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Denied,
             _ if pod.may_be_over => CandidateState::Terminating,
             // In vain, and again as soon as the kubelet has started it.
-            _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
+            _ if self.settings.keeps_files(pod, resource) => CandidateState::Denied,
             _ if self.pending.is_refused(&pod.uid) => CandidateState::Unavailable,
             Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
@@ -65,8 +65,8 @@ impl Planner {
         let is_charged =
             goes_again && self.settings.has_api_server && self.pending.is_charged(&pod.uid);
         match self.state_at_own_limit(pod, threshold.signal.resource()) {
-            _ if !may_be_deleted => CandidateState::Protected,
-            _ if node.bounds.rate.left == 0 && !is_charged => CandidateState::Protected,
+            _ if !may_be_deleted => CandidateState::Denied,
+            _ if node.bounds.rate.left == 0 && !is_charged => CandidateState::Denied,
             CandidateState::Terminating if goes_again => CandidateState::Eligible,
             state => state,
         }

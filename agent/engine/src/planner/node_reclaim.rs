@@ -36,7 +36,7 @@ const NOTHING_LEFT: u64 = 256;
 const MAX_OF_NOTHING: u64 = 16 << 20;
 
 /// Kinds of [`NodeReclaim`].
-const KINDS: usize = 2;
+const KINDS: usize = NodeReclaim::ALL.len();
 
 /// Components that may remove what is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -153,7 +153,7 @@ impl NodeReclaimers {
 
     /// Lists what pods have not waited for the kubelet to remove during this pressure.
     pub fn awaited_of_kubelet(&self) -> Vec<NodeReclaim> {
-        let mut kinds = vec![NodeReclaim::Containers, NodeReclaim::Images];
+        let mut kinds = NodeReclaim::ALL.to_vec();
         kinds.retain(|kind| !self.has_waited_for_kubelet[*kind as usize]);
         kinds
     }
@@ -183,7 +183,7 @@ impl NodeReclaimers {
 
     /// Takes in which reclaims can help what is short: the next pressure begins anew, that of each disk by itself.
     pub fn note_pressure(&mut self, helps: &[NodeReclaim]) {
-        for kind in [NodeReclaim::Containers, NodeReclaim::Images] {
+        for kind in NodeReclaim::ALL {
             self.has_waited_for_kubelet[kind as usize] &= helps.contains(&kind);
         }
     }
@@ -256,7 +256,7 @@ mod tests {
     use crate::{ThresholdValue, model::quantity::Quantity};
 
     const WITHIN: Duration = Duration::from_secs(30);
-    const BOTH: [NodeReclaim; KINDS] = [NodeReclaim::Containers, NodeReclaim::Images];
+    const BOTH: [NodeReclaim; KINDS] = NodeReclaim::ALL;
 
     // R8: it looks every ten seconds as long as a disk is short, and so do the evictions that follow.
     #[test]

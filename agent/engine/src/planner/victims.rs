@@ -36,7 +36,7 @@ const SHARED_LEAST: u64 = 1 << 20;
 const PROGRESS_PART: u64 = 256;
 /// Files of a victim have stayed where no more than this part of them has come at any look; the rest others may have
 /// written meanwhile.
-const COME_PART: u64 = 8;
+const RETURNED_PART: u64 = 8;
 
 /// Of a large disk this part of it is as little: where fewer come, others may have removed them.
 const SIGNIFICANT_PART: i64 = 1000;
@@ -61,7 +61,7 @@ struct PendingVictim {
     /// Time since which the kubelet can remove the victim's files, in nanoseconds; that end, where it is later.
     files_since: i64,
     /// Time at which some of its files were last seen to come, in nanoseconds.
-    files_came: i64,
+    files_returned_at: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_requested: bool,
     /// Whether the answer of the API server to that is still awaited.
@@ -92,15 +92,23 @@ struct Expected {
     shared: u64,
     /// Amount that was available when the victim was chosen, with what others have given since, in the signal's unit.
     available: i64,
-    /// Part of `usage` that has come, as of the last look, and the part at the last progress.
-    come: u64,
+    /// Part of `usage` that has returned, as of the last look, and the part at the last progress.
+    returned: u64,
     progress: u64,
     /// The least that was available since the victim was chosen, and the most by which more was available after it.
     lowest: i64,
-    risen: u64,
+    max_rise: u64,
     /// What was available at the last look, and the most that others have used up between two looks.
     last: i64,
-    fallen: u64,
+    max_drop: u64,
+}
+
+/// What has become of a victim's files, as far as what is available tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Files {
+    Unknown,
+    Stayed,
+    Returned,
 }
 
 impl PendingVictims {
@@ -231,11 +239,11 @@ impl PendingVictims {
         let others = restored.other_signals.iter();
         freed.extend(others.filter(|(signal, _)| !chosen_for(signal)));
         for (signal, freed) in &freed {
-            self.note_come(restored.at.min(now), *signal, freed.available);
+            self.note_returned(restored.at.min(now), *signal, freed.available);
         }
         let expected = freed.into_iter().map(|(signal, freed)| Expected {
             // What came before the start is not known.
-            risen: u64::MAX,
+            max_rise: u64::MAX,
             ..self.expected_of(&restored.uid, signal, freed, 0)
         });
         let is_fastpath_signal = |signal| settings.fastpath_signals.contains(&signal);
@@ -245,7 +253,7 @@ impl PendingVictims {
                 && restored.signal.is_some_and(is_fastpath_signal),
             is_dead: restored.is_dead,
             // It has ten seconds to show that its files are being removed.
-            files_came: now,
+            files_returned_at: now,
             expected: expected.collect(),
             ..PendingVictim::new(match restored.is_dead {
                 true => restored.at.min(now),
@@ -264,7 +272,7 @@ impl PendingVictims {
             for since in [
                 &mut victim.end,
                 &mut victim.files_since,
-                &mut victim.files_came,
+                &mut victim.files_returned_at,
             ] {
                 shift_by_gap_signed(since, late, now);
             }
@@ -291,20 +299,19 @@ impl PendingVictims {
             if victim.is_dead && is_awaited && !is_deleted {
                 victim.files_since = now;
             }
-            let files = victim.expected.iter_mut();
-            let come = files.filter_map(|e| e.has_come(node.observations));
-            match come.reduce(|one, other| one | other) {
-                Some(true) => self.stayed = 0,
-                Some(false) if victim.is_dead && is_over(victim) => {
+            let expected = victim.expected.iter_mut();
+            match expected.map(|e| e.observe_files(node.observations)).max() {
+                Some(Files::Returned) => self.stayed = 0,
+                Some(Files::Stayed) if victim.is_dead && is_over(victim) => {
                     self.stayed += 1;
                     self.stayed_at = now;
                 }
-                Some(false) | None => {}
+                _ => {}
             }
         }
         for signal in Signal::ALL {
             if let Some(seen) = node.observations.get(signal) {
-                self.note_come(now, signal, seen.available);
+                self.note_returned(now, signal, seen.available);
             }
         }
         self.victims
@@ -323,10 +330,10 @@ impl PendingVictims {
     /// Computes what each victim has given back of what a signal watches, of which so much is available. A rise is of one
     /// victim alone: first of those that are dead, then of those that were killed, the oldest first. Others may use up what
     /// came, and then it counts as not come; but not where all of a victim's had come, or it was late.
-    fn note_come(&mut self, now: i64, signal: Signal, available: i64) {
+    fn note_returned(&mut self, now: i64, signal: Signal, available: i64) {
         let mut victims: Vec<&mut PendingVictim> = self.victims.values_mut().collect();
         victims.sort_by_key(|v| (!v.is_dead, v.is_refused || v.is_requested, v.end));
-        let (mut of_others, mut for_good, mut has_come) = (0, 0, false);
+        let (mut of_others, mut for_good, mut has_progressed) = (0, 0, false);
         for victim in &mut victims {
             let is_late = victim.is_late(now, signal.resource());
             let mut expected = victim.expected.iter_mut();
@@ -336,28 +343,28 @@ impl PendingVictims {
             expected.available = expected.available.saturating_add(for_good);
             let rise = available.saturating_sub(expected.available.saturating_add(of_others));
             if !is_late {
-                expected.come = u64::try_from(rise).unwrap_or(0).min(expected.usage);
+                expected.returned = u64::try_from(rise).unwrap_or(0).min(expected.usage);
             }
-            has_come |= victim.is_dead && expected.has_progressed();
-            let come = signed(expected.come);
-            if is_late || expected.come == expected.usage {
-                for_good = come.saturating_add(for_good);
-                (expected.usage, expected.come) = (0, 0);
+            has_progressed |= victim.is_dead && expected.has_progressed();
+            let returned = signed(expected.returned);
+            if is_late || expected.returned == expected.usage {
+                for_good = returned.saturating_add(for_good);
+                (expected.usage, expected.returned) = (0, 0);
             } else {
-                of_others = come.saturating_add(of_others);
+                of_others = returned.saturating_add(of_others);
             }
         }
         // The kubelet removes the files of several at once: which of them have come is not known.
         let is_awaited = |e: &Expected| e.signal == signal && e.usage > 0;
-        for victim in victims.into_iter().filter(|v| has_come && v.is_dead) {
+        for victim in victims.into_iter().filter(|v| has_progressed && v.is_dead) {
             if victim.expected.iter().any(is_awaited) {
-                victim.files_came = now;
+                victim.files_returned_at = now;
             }
         }
     }
 
     /// Computes what the end of a pod will bring, as far as it is known. What is available without what others have given
-    /// back so far: [`Self::note_come`] counts that for them.
+    /// back so far: [`Self::note_returned`] counts that for them.
     fn expected(&self, node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
         let freed = settings.freed_of_all_signals(node, uid);
         let shared = node.usages.get(uid).map_or(0, |usage| usage.memory_shared);
@@ -375,21 +382,21 @@ impl PendingVictims {
             usage: freed.usage,
             shared: if lasts { shared.min(freed.usage) } else { 0 },
             available: freed.available.saturating_sub(given_by_others),
-            come: 0,
+            returned: 0,
             progress: 0,
             lowest: freed.available,
-            risen: 0,
+            max_rise: 0,
             last: freed.available,
-            fallen: 0,
+            max_drop: 0,
         }
     }
 
-    /// What the victims but one have given back so far of what a signal watches, as [`Self::note_come`] counts it.
+    /// What the victims but one have given back so far of what a signal watches, as [`Self::note_returned`] counts it.
     fn given_by_others(&self, uid: &str, signal: Signal) -> i64 {
         let others = self.victims.iter().filter(|(other, _)| *other != uid);
         let expected = others.flat_map(|(_, victim)| &victim.expected);
-        let come = expected.filter(|e| e.signal == signal).map(|e| e.come);
-        signed(come.fold(0, u64::saturating_add))
+        let returned = expected.filter(|e| e.signal == signal).map(|e| e.returned);
+        signed(returned.fold(0, u64::saturating_add))
     }
 
     /// A pod that was chosen for a soft threshold is deleted only now: its time begins, unless it has ended by itself. One that is
@@ -590,7 +597,7 @@ pub(super) fn significant(resource: Resource) -> Option<u64> {
 impl Expected {
     /// What has not come yet. Memory of the processes is back with the last of them.
     fn left(&self) -> u64 {
-        let left = self.usage.saturating_sub(self.come);
+        let left = self.usage.saturating_sub(self.returned);
         match self.signal.resource() {
             Resource::Memory => left.min(self.shared),
             _ => left,
@@ -603,39 +610,38 @@ impl Expected {
             return false;
         };
         let step = least.max(self.usage / PROGRESS_PART);
-        let has_progressed = self.come >= self.progress.saturating_add(step);
+        let has_progressed = self.returned >= self.progress.saturating_add(step);
         if has_progressed {
-            self.progress = self.come;
+            self.progress = self.returned;
         }
         has_progressed
     }
 
-    /// Takes in what is available of the signal. Whether some of the files have come; `None` where there were few, or others
-    /// use up as much meanwhile: on a full disk, or its reserve for root.
-    fn has_come(&mut self, seen: &Observations) -> Option<bool> {
-        let least = significant(self.signal.resource())?;
-        let Observation {
+    /// Takes in what is available of the signal. Nothing is known of few files, nor where others use up as much meanwhile: on a
+    /// full disk, or its reserve for root.
+    fn observe_files(&mut self, seen: &Observations) -> Files {
+        let is_enough = significant(self.signal.resource()).is_some_and(|n| self.usage >= n);
+        let Some(Observation {
             available,
             capacity,
             ..
-        } = seen.get(self.signal)?;
-        if self.usage < least {
-            return None;
-        }
-        self.lowest = self.lowest.min(available);
-        let amount = |difference: i64| u64::try_from(difference).unwrap_or(0);
-        self.risen = self
-            .risen
-            .max(amount(available.saturating_sub(self.lowest)));
-        let before = std::mem::replace(&mut self.last, available);
-        self.fallen = self.fallen.max(amount(before.saturating_sub(available)));
-        let part = self.usage / COME_PART;
-        let has_come = self.risen > part;
-        let says_so = match has_come {
-            true => signed(self.usage) >= capacity / SIGNIFICANT_PART,
-            false => self.fallen <= part && self.lowest > 0,
+        }) = seen.get(self.signal).filter(|_| is_enough)
+        else {
+            return Files::Unknown;
         };
-        says_so.then_some(has_come)
+        let amount = |difference: i64| u64::try_from(difference).unwrap_or(0);
+        self.lowest = self.lowest.min(available);
+        let rise = amount(available.saturating_sub(self.lowest));
+        self.max_rise = self.max_rise.max(rise);
+        let before = std::mem::replace(&mut self.last, available);
+        let drop = amount(before.saturating_sub(available));
+        self.max_drop = self.max_drop.max(drop);
+        let part = self.usage / RETURNED_PART;
+        match self.max_rise > part {
+            true if signed(self.usage) >= capacity / SIGNIFICANT_PART => Files::Returned,
+            false if self.max_drop <= part && self.lowest > 0 => Files::Stayed,
+            _ => Files::Unknown,
+        }
     }
 }
 
@@ -644,7 +650,7 @@ impl PendingVictim {
         Self {
             end,
             files_since: end,
-            files_came: i64::MIN,
+            files_returned_at: i64::MIN,
             is_requested: false,
             awaits_answer: false,
             is_stuck_reported: false,
@@ -695,7 +701,10 @@ impl PendingVictim {
             return since.saturating_add(FILES_DEADLINE_NANOS);
         }
         let longest = since.saturating_add(LONGEST_REMOVAL_NANOS);
-        let going_on = self.files_came.saturating_add(DEADLINE_NANOS).min(longest);
+        let going_on = self
+            .files_returned_at
+            .saturating_add(DEADLINE_NANOS)
+            .min(longest);
         since.saturating_add(FILES_DEADLINE_NANOS).max(going_on)
     }
 

@@ -118,7 +118,7 @@ fn guaranteed_pods_are_spared_while_others_are_left() {
 fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
     let state = prop_oneof![
         4 => Just(CandidateState::Eligible),
-        1 => Just(CandidateState::Protected),
+        1 => Just(CandidateState::Denied),
         1 => Just(CandidateState::Terminating),
     ];
     let qos = prop::sample::select(
@@ -213,7 +213,7 @@ fn a_pod_that_does_not_grow_is_passed_over() {
         candidate(0, 0, 100),
         candidate(1, 0, 50),
     ];
-    candidates[2].state = CandidateState::Protected;
+    candidates[2].state = CandidateState::Denied;
     let grew = [1, 6400, 1 << 40];
     assert_eq!(eligible_growth(&candidates, &grew), 6401);
     pass_over_not_growing(&mut candidates, &grew, &[], 6400);
@@ -221,7 +221,7 @@ fn a_pod_that_does_not_grow_is_passed_over() {
     let expected = [
         CandidateState::PassedOver,
         CandidateState::Eligible,
-        CandidateState::Protected,
+        CandidateState::Denied,
     ];
     assert_eq!(states, expected);
 }
@@ -312,7 +312,7 @@ fn pods_that_cannot_carry_a_growth_do_not_go_in_vain() {
     // Within its request it goes for no other pod.
     assert!(!next(&mut before_a_grower(5, 512), 300).0);
     let mut protected = before_a_grower(5, 256);
-    protected[60].state = CandidateState::Protected;
+    protected[60].state = CandidateState::Denied;
     assert!(!next(&mut protected, 300).0);
 }
 

@@ -163,7 +163,7 @@ impl MemoryMonitor {
     pub(crate) fn load_candidates(&mut self, kind: EvictionKind, resort: LastResort) {
         let (limiter, in_flight) = (&self.limiter, &self.in_flight);
         let growth = self.fastest_growth;
-        self.pods.load(growth, limiter, in_flight, (kind, resort));
+        self.pods.load(growth, limiter, in_flight, kind, resort);
     }
 
     /// Pods that would be candidates but for policies and limits.

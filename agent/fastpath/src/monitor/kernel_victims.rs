@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evictd_engine::{
     CandidateState,
+    accounting::PublishedPod,
     growers::WATCHED_BEFOREHAND,
     limiter::EvictionKind,
     permit::LastResort,
@@ -142,10 +143,13 @@ impl MemoryMonitor {
                 let is_small = candidate.usage <= watched.step();
                 let entry = entries.get(position).filter(|_| !is_small);
                 let reading = entry.and_then(|entry| entry.memory.read().ok());
-                let held = reading.map_or((candidate.usage, 0), |reading| {
-                    (reading.of_scope(false).unreclaimable(), reading.hugetlb)
-                });
-                let victim = watched.kernel_victim(cgroup_id, rank, held, jump);
+                let pod = PublishedPod {
+                    held: reading.map_or(candidate.usage, |r| r.of_scope(false).unreclaimable()),
+                    huge_pages: reading.map_or(0, |reading| reading.hugetlb),
+                    rank: rank as u64,
+                    ranks: u64::from(MAX_VICTIMS),
+                };
+                let victim = watched.kernel_victim(cgroup_id, pod, jump);
                 victims.push(position, victim);
             }
         }

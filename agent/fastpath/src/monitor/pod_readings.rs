@@ -73,7 +73,8 @@ impl PodReadings {
         fastest_growth: u64,
         limiter: &EvictionLimiter,
         in_flight: &InFlight,
-        (kind, resort): (EvictionKind, LastResort),
+        kind: EvictionKind,
+        resort: LastResort,
     ) {
         let now = monotonic_ns();
         let recent = self.usage_cache.take(now, fastest_growth, self.jump);
@@ -120,7 +121,7 @@ impl PodReadings {
         let is_denied = |entry: &&Arc<PodEntry>| {
             let kind = EvictionKind::Urgent;
             let state = || limiter.state_of(&***entry, now, kind, LastResort::None, false);
-            !entry.protected && state() == CandidateState::Protected && !in_flight.contains(entry)
+            !entry.protected && state() == CandidateState::Denied && !in_flight.contains(entry)
         };
         self.table.entries.iter().filter(is_denied).count()
     }
@@ -138,7 +139,7 @@ impl PodReadings {
         let now = monotonic_ns();
         for (entry, candidate) in self.table.pairs_mut() {
             if !limiter.allows(entry, now, EvictionKind::KernelKill, LastResort::None) {
-                candidate.state = CandidateState::Protected;
+                candidate.state = CandidateState::Denied;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The pods of a scope that the kernel may kill from, and when others are to be published.
 
-use evictd_engine::sampling::pod_readings;
+use evictd_engine::{accounting::PublishedPod, sampling::pod_readings};
 use evictd_node::trigger::memory::{KernelVictim, MAX_VICTIMS};
 
 use super::WatchedScope;
@@ -58,21 +58,10 @@ impl WatchedScope {
         self.published.available = self.sample.guarded_available;
     }
 
-    /// The limits for a kernel kill in this pod, which held so many bytes without page cache at the last sample, and so many
-    /// in huge pages besides; its counter may `jump`.
-    pub fn kernel_victim(
-        &self,
-        cgroup_id: u64,
-        rank: usize,
-        held: (u64, u64),
-        jump: u64,
-    ) -> KernelVictim {
+    /// The limits for a kernel kill in this pod, as of the last sample; its counter may `jump`.
+    pub fn kernel_victim(&self, cgroup_id: u64, pod: PublishedPod, jump: u64) -> KernelVictim {
         let headroom = self.sample.shortage.headroom.total();
-        let deeper = (rank as u64, u64::from(MAX_VICTIMS));
-        let limits = self
-            .scope
-            .thresholds()
-            .kill_limits(held, headroom, deeper, jump);
+        let limits = self.scope.thresholds().kill_limits(pod, headroom, jump);
         KernelVictim { cgroup_id, limits }
     }
 }

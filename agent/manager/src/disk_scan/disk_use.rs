@@ -42,7 +42,8 @@ impl DiskUse {
     pub(super) fn begun(
         began: u64,
         unknown: Vec<(String, String)>,
-        (nameless, has_named): (Vec<String>, bool),
+        nameless: Vec<String>,
+        has_named: bool,
         runtime_uid: String,
     ) -> Self {
         Self {
@@ -281,7 +282,7 @@ mod tests {
             let unknown = vec![("other".to_owned(), "why".to_owned())];
             let nameless = is_nameless.then(|| "c0ffee".to_owned());
             let nameless = nameless.into_iter().collect();
-            let mut walk = DiskUse::begun(0, unknown, (nameless, true), "u".into());
+            let mut walk = DiskUse::begun(0, unknown, nameless, true, "u".into());
             container(&mut walk.usage, "c0ffee".into()).rootfs = fs(walked);
             walk.usage.ephemeral_storage = Some(walked);
             for _ in 0..2 {

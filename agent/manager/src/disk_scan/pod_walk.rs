@@ -67,7 +67,8 @@ impl PodWalk {
             found: DiskUse::begun(
                 began,
                 places.unknown,
-                (places.nameless, places.has_named),
+                places.nameless,
+                places.has_named,
                 places.runtime_uid,
             ),
             before: counted(&target, cgroup_counts),

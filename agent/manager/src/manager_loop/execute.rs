@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_engine::{
-    Cause, EvictionDecision, Observations, Signal, Threshold,
+    Cause, EvictionDecision, Observations, Signal,
     limiter::{EvictionKind, ShadowChooser},
     permit::LastResort,
     record::{KillOutcome, SignalReading, Stages},
@@ -23,15 +23,6 @@ use crate::{
     ManagerEvent, ManagerEviction, PodSet, SoftEvictionRequest,
     manager_loop::{ManagerLoop, Wake},
 };
-
-/// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts.
-/// [`Planner::is_under_pressure`] knows whether it was.
-///
-/// [`Planner::is_under_pressure`]: evictd_engine::Planner::is_under_pressure
-pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool {
-    let now = seen.get(threshold.signal);
-    now.is_some_and(|now| threshold.deficit(now) > 0)
-}
 
 /// Shadow mode, and what it has said.
 #[derive(Debug)]
@@ -335,7 +326,7 @@ mod tests {
     use std::time::Duration;
 
     use evictd_engine::{
-        ThresholdValue,
+        Threshold, ThresholdValue,
         model::{quantity::Quantity, settings::Mode},
     };
 

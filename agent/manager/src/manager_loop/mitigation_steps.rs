@@ -14,7 +14,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, MitigationAction, MitigationOutcome, MitigationRequest, StepEffect,
-    manager_loop::{ManagerLoop, execute::is_unresolved},
+    manager_loop::ManagerLoop,
 };
 
 /// The steps so far.
@@ -149,7 +149,7 @@ impl ManagerLoop {
         let memory = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
         self.planner
             .thresholds()
-            .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_unresolved(t, seen))
+            .filter(|t| !t.is_hard() && memory.contains(&t.signal) && t.is_unresolved(seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
                 let short = SoftShortage {

@@ -13,7 +13,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, NodeReclaimOutcome, NodeReclaimRequest,
-    manager_loop::{ManagerLoop, Wake, execute::is_unresolved},
+    manager_loop::{ManagerLoop, Wake},
 };
 
 /// The reclaim that evictions wait for.
@@ -170,7 +170,7 @@ impl ManagerLoop {
             Mode::Evictd => plan.awaiting_reclaim.contains(t),
         };
         let helped = self.planner.thresholds();
-        let helped = helped.filter(|t| is_helped(t) && is_unresolved(t, seen));
+        let helped = helped.filter(|t| is_helped(t) && t.is_unresolved(seen));
         helped.cloned().collect()
     }
 
@@ -217,7 +217,7 @@ impl ManagerLoop {
         took: Duration,
     ) -> bool {
         let before = &waiting.before;
-        let is_short = |t: &Threshold| seen.get(t.signal).is_none() || is_unresolved(t, seen);
+        let is_short = |t: &Threshold| seen.get(t.signal).is_none() || t.is_unresolved(seen);
         let is_short = waiting.helped.iter().any(is_short);
         let mut freed: Vec<(Signal, i64)> = waiting
             .helped

@@ -11,7 +11,7 @@ use evictd_sys::{fs::PathError, page::page_size};
 
 use crate::{
     kernfile::{bad_message, for_each_line, malformed, number, open_primed, pread},
-    proc::watermarks::RaisedWatermarks,
+    proc::watermarks::DefaultWatermarks,
 };
 
 /// The kernel's own estimate of what can still be allocated without swapping, held open: `MemAvailable` of meminfo
@@ -21,7 +21,7 @@ use crate::{
 pub struct MemAvailable {
     meminfo: File,
     balloon: Balloon,
-    raised: Option<RaisedWatermarks>,
+    raised: Option<DefaultWatermarks>,
 }
 
 /// Whether pages are reclaimed by generations (MGLRU, `lru_gen_enabled`), below a sysfs mount.
@@ -80,7 +80,7 @@ impl MemAvailable {
     }
 
     /// From now on what these keep back beyond the default is available.
-    pub fn set_raised_watermarks(&mut self, raised: Option<RaisedWatermarks>) {
+    pub fn set_default_watermarks(&mut self, raised: Option<DefaultWatermarks>) {
         self.raised = raised;
     }
 
@@ -415,8 +415,8 @@ mod tests {
             fs::write(dir.path().join("meminfo"), text).unwrap();
             let mut memory = MemAvailable::open(dir.path()).unwrap();
             let raised = raised.map(|mib| mib.map(|mib| mib << 20));
-            memory.set_raised_watermarks(
-                raised.map(|[reserve, low]| RaisedWatermarks { reserve, low }),
+            memory.set_default_watermarks(
+                raised.map(|[reserve, low]| DefaultWatermarks { reserve, low }),
             );
             memory.read().unwrap().available >> 20
         };

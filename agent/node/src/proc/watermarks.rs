@@ -16,14 +16,14 @@ use crate::kernfile::number;
 /// What the kernel would keep back where it keeps more than by default, in bytes: with the min watermarks as they are,
 /// and the distances that the others have by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RaisedWatermarks {
+pub struct DefaultWatermarks {
     /// Free memory up to the high watermarks, and what lower zones keep for allocations that need them.
     pub reserve: u64,
     /// The low watermarks.
     pub low: u64,
 }
 
-impl RaisedWatermarks {
+impl DefaultWatermarks {
     /// Computes what is available of free memory, page cache on both lists and reclaimable slab, all in bytes, as the kernel
     /// would with these (`si_mem_available`).
     pub(super) fn available(&self, [free, cache, slab]: [u64; 3]) -> u64 {
@@ -45,7 +45,7 @@ const HUGE_PAGE_BLOCKS: u64 = 11;
 
 /// Looks at the machine's watermarks, below a procfs mount, and how many bytes of free memory are kept back beyond the
 /// default; `None` where they are no higher, or cannot be read. For threads of normal priority: it may read all zones.
-pub fn raised_watermarks(proc: &Path) -> Option<(RaisedWatermarks, u64)> {
+pub fn raised_watermarks(proc: &Path) -> Option<(DefaultWatermarks, u64)> {
     let is_at_most = |name: &str, most| {
         let text = fs::read(proc.join("sys/vm").join(name)).unwrap_or_default();
         number(&text).is_some_and(|value| value <= most)
@@ -75,7 +75,7 @@ pub fn raised_watermarks(proc: &Path) -> Option<(RaisedWatermarks, u64)> {
         }
     }
     let [reserve, low, excess] = sums;
-    (excess > 0).then_some((RaisedWatermarks { reserve, low }, excess))
+    (excess > 0).then_some((DefaultWatermarks { reserve, low }, excess))
 }
 
 /// A zone of `/proc/zoneinfo`, in pages. The watermarks are with what fragmentation adds to all of them for a moment
@@ -131,7 +131,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Two NUMA nodes of 128 GiB, or of this part of it, the second with as much movable memory again, with these settings.
-    fn raised(part: u64, scale: u64, min_free_kib: u64) -> Option<(RaisedWatermarks, u64)> {
+    fn raised(part: u64, scale: u64, min_free_kib: u64) -> Option<(DefaultWatermarks, u64)> {
         let dir = tempfile::tempdir().unwrap();
         let vm = dir.path().join("sys/vm");
         fs::create_dir_all(&vm).unwrap();
@@ -175,8 +175,8 @@ mod tests {
             assert_eq!(raised(part, 10, min_free), None, "the defaults");
             assert_eq!(raised(part, 1, min_free), None);
         }
-        let mib = |raised: Option<(RaisedWatermarks, u64)>| {
-            let (RaisedWatermarks { reserve, low }, excess) = raised.unwrap();
+        let mib = |raised: Option<(DefaultWatermarks, u64)>| {
+            let (DefaultWatermarks { reserve, low }, excess) = raised.unwrap();
             [reserve, low, excess].map(|bytes| (bytes + MIB / 2) / MIB)
         };
         assert_eq!(mib(raised(1, 1000, 256 << 10)), [2071, 649, 77_857]);

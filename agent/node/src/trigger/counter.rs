@@ -269,7 +269,7 @@ impl EventCounter {
 
     /// The oldest crossing not read yet, once per arming. Those of triggers that were set anew in the meantime are left
     /// out.
-    pub fn next(&mut self) -> Option<CounterEvent> {
+    pub fn next_crossing(&mut self) -> Option<CounterEvent> {
         loop {
             let event: CounterTriggerEvent = next_record(&mut self.wakeups)?;
             let (counter, slot) = (

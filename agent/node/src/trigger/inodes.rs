@@ -291,20 +291,22 @@ impl InodeTrigger {
         slot: usize,
         trigger: Option<CountTrigger>,
     ) -> io::Result<()> {
-        match &mut self.counting {
-            Some(counting) => counting.counter.arm(filesystem, slot, trigger),
-            None => Ok(()),
-        }
+        let counting = self.counting.as_mut();
+        counting.map_or(Ok(()), |c| c.counter.arm(filesystem, slot, trigger))
+    }
+
+    fn counter(&self) -> Option<&EventCounter> {
+        Some(&self.counting.as_ref()?.counter)
     }
 
     /// Becomes readable at a crossing; `None` when no filesystem has a hook.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.counting.as_ref().map(|c| c.counter.fd())
+        self.counter().map(EventCounter::fd)
     }
 
     /// The next crossing, oldest first; its `counter` is the filesystem's index.
-    pub fn crossed(&mut self) -> Option<CounterEvent> {
-        self.counting.as_mut()?.counter.next()
+    pub fn next_crossing(&mut self) -> Option<CounterEvent> {
+        self.counting.as_mut()?.counter.next_crossing()
     }
 
     /// Reads free inodes by the count alone, for tests; `None` without hook or before the first sample.
@@ -312,24 +314,18 @@ impl InodeTrigger {
     /// # Errors
     /// The map cannot be read.
     pub fn counted(&self, filesystem: usize) -> io::Result<Option<i64>> {
-        match &self.counting {
-            Some(counting) => counting.counter.counted(filesystem),
-            None => Ok(None),
-        }
+        self.counter().map_or(Ok(None), |c| c.counted(filesystem))
     }
 
     /// Drift of a count so far.
     pub fn drift(&self, filesystem: usize) -> Drift {
-        self.counting
-            .as_ref()
-            .map(|c| c.counter.drift(filesystem))
-            .unwrap_or_default()
+        let drift = self.counter().map(|c| c.drift(filesystem));
+        drift.unwrap_or_default()
     }
 
     /// Whether the hook of a filesystem counts nothing any more, although its free inodes change.
     pub fn is_stale(&self, filesystem: usize) -> bool {
-        let counting = self.counting.as_ref();
-        counting.is_some_and(|counting| counting.counter.is_stale(filesystem))
+        self.counter().is_some_and(|c| c.is_stale(filesystem))
     }
 
     /// Reader of the counts of cgroups for another thread; `None` when no filesystem has a hook.

@@ -186,20 +186,22 @@ impl PidTrigger {
     /// # Errors
     /// No such slot, or the map cannot be written.
     pub fn arm(&mut self, slot: usize, trigger: Option<CountTrigger>) -> io::Result<()> {
-        match &mut self.counting {
-            Some(counting) => counting.counter.arm(0, slot, trigger),
-            None => Ok(()),
-        }
+        let counting = self.counting.as_mut();
+        counting.map_or(Ok(()), |c| c.counter.arm(0, slot, trigger))
+    }
+
+    fn counter(&self) -> Option<&EventCounter> {
+        Some(&self.counting.as_ref()?.counter)
     }
 
     /// Becomes readable at a crossing; `None` for the sampler.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.counting.as_ref().map(|c| c.counter.fd())
+        self.counter().map(EventCounter::fd)
     }
 
     /// The next crossing, oldest first.
-    pub fn crossed(&mut self) -> Option<CounterEvent> {
-        self.counting.as_mut()?.counter.next()
+    pub fn next_crossing(&mut self) -> Option<CounterEvent> {
+        self.counting.as_mut()?.counter.next_crossing()
     }
 
     /// Reads what is available by the count alone, without reading a file, for tests; `None` without hook or before the
@@ -208,24 +210,18 @@ impl PidTrigger {
     /// # Errors
     /// The map cannot be read.
     pub fn counted(&self) -> io::Result<Option<i64>> {
-        match &self.counting {
-            Some(counting) => counting.counter.counted(0),
-            None => Ok(None),
-        }
+        self.counter().map_or(Ok(None), |c| c.counted(0))
     }
 
     /// Drift of the count so far.
     pub fn drift(&self) -> Drift {
-        self.counting
-            .as_ref()
-            .map(|c| c.counter.drift(0))
-            .unwrap_or_default()
+        let drift = self.counter().map(|c| c.drift(0));
+        drift.unwrap_or_default()
     }
 
     /// Whether the hook counts nothing any more, although tasks come and go.
     pub fn is_stale(&self) -> bool {
-        let counting = self.counting.as_ref();
-        counting.is_some_and(|counting| counting.counter.is_stale(0))
+        self.counter().is_some_and(|c| c.is_stale(0))
     }
 
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is

@@ -149,7 +149,7 @@ impl Allocatable {
     /// Gives up the known cgroup where the pods run in another one by now: a kubelet with another cgroup driver leaves
     /// the former cgroups in place. Returns whether no cgroup is known: the kubelet may have limited one since, which
     /// makes no event.
-    pub fn search_again(&mut self) -> bool {
+    pub fn forget_if_moved(&mut self) -> bool {
         let another = |known: &mut Watched| {
             let found = pods_root(&self.root);
             found.is_some_and(|found| found != known.dir)
@@ -165,7 +165,7 @@ impl Allocatable {
     }
 
     /// The scopes, at the start and where they have changed; why the threshold is not in force is logged once.
-    pub fn first(&mut self) -> Option<PodsScopes> {
+    pub fn update_or_log(&mut self) -> Option<PodsScopes> {
         self.update().unwrap_or_else(|reason| {
             let refusal = Some(NotInForce::Unwatched(reason));
             self.note_refusal(refusal, MemoryThresholds::default());
@@ -193,14 +193,14 @@ impl Allocatable {
     }
 
     /// The scope that should be watched now instead of the one before, as far as one is known: the tree is not searched.
-    pub fn refresh(&mut self) -> Option<PodsScopes> {
+    pub fn recheck(&mut self) -> Option<PodsScopes> {
         self.known.as_ref()?;
-        self.search()
+        self.find()
     }
 
     /// The same when pods have come: the tree is searched.
-    pub fn search(&mut self) -> Option<PodsScopes> {
-        let found = self.first();
+    pub fn find(&mut self) -> Option<PodsScopes> {
+        let found = self.update_or_log();
         if let Some(PodsScopes { fastpath, .. }) = &found
             && !matches!(self.refusal, Some(NotInForce::Unwatched(_)))
         {
@@ -246,18 +246,18 @@ mod tests {
         let pod = format!("besteffort/pod{UID}");
         tree(&before, &pod, &own);
         let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
-        let scope = allocatable.first().unwrap().fastpath;
+        let scope = allocatable.update_or_log().unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), before);
-        assert!(!allocatable.search_again());
+        assert!(!allocatable.forget_if_moved());
         // The former cgroups stay, without processes.
         tree(&before, &pod, none);
         let uid = UID.replace('-', "_");
         let pod = format!("kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice");
         tree(&after, &pod, &own);
-        assert!(allocatable.search_again());
-        let scope = allocatable.search().unwrap().fastpath;
+        assert!(allocatable.forget_if_moved());
+        let scope = allocatable.find().unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), after);
-        assert!(!allocatable.search_again());
+        assert!(!allocatable.forget_if_moved());
     }
 
     /// As long as there is no limit, nothing can run short; with another one it can again.
@@ -274,14 +274,14 @@ mod tests {
         limit("max\n");
         let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
         let amounts = |scope: Scope| (scope.capacity() >> 20, scope.thresholds().threshold >> 20);
-        assert!(allocatable.first().is_none());
+        assert!(allocatable.update_or_log().is_none());
         // The kubelet writes it later, and no pod changes.
         limit("1073741824\n");
-        assert!(allocatable.search_again());
-        let first = allocatable.search().unwrap();
+        assert!(allocatable.forget_if_moved());
+        let first = allocatable.find().unwrap();
         assert_eq!(amounts(first.fastpath), (1024, 1));
         limit("max\n");
-        let refreshed = |a: &mut Allocatable| a.refresh().map(|pair| amounts(pair.fastpath));
+        let refreshed = |a: &mut Allocatable| a.recheck().map(|pair| amounts(pair.fastpath));
         assert_eq!(refreshed(&mut allocatable), Some((1024, 0)));
         assert_eq!(refreshed(&mut allocatable), None);
         limit("2147483648\n");
@@ -308,10 +308,10 @@ mod tests {
         };
         let root = dir.path().to_owned();
         let mut allocatable = Allocatable::below(&config("2Gi", "1Mi"), root);
-        let first = allocatable.first().unwrap().fastpath;
+        let first = allocatable.update_or_log().unwrap().fastpath;
         assert_eq!(amounts(first), [1024, 102, 102]);
         assert!(matches!(allocatable.refusal, Some(NotInForce::Cut(_))));
-        let refreshed = |a: &mut Allocatable| Some(amounts(a.search()?.fastpath));
+        let refreshed = |a: &mut Allocatable| Some(amounts(a.find()?.fastpath));
         assert_eq!(refreshed(&mut allocatable), None);
         allocatable.reconfigure(&config("100Mi", "1Gi"));
         assert_eq!(refreshed(&mut allocatable), Some([1024, 100, 100]));

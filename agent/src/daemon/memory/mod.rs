@@ -46,7 +46,7 @@ impl WatchedMemory {
         had_swap: bool,
     ) -> Result<(Self, FirstScopes), RunError> {
         let mut allocatable = Allocatable::new(config, &node);
-        let pods = allocatable.first();
+        let pods = allocatable.update_or_log();
         let (pods, pods_of_manager) = match pods {
             Some(pods) => (Some(pods.fastpath), pods.manager),
             None => (None, None),
@@ -72,7 +72,7 @@ pub fn protection(node: &Scope) -> Protection {
 /// Tells the fast path what raised watermarks keep back.
 pub fn look_at_watermarks(control: &FastPathControl) {
     let raised = raised_watermarks(Path::new("/proc"));
-    control.set_raised_watermarks(raised.map(|(raised, _)| raised));
+    control.set_default_watermarks(raised.map(|(raised, _)| raised));
 }
 
 impl Agent {
@@ -98,13 +98,13 @@ impl Agent {
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     pub fn follow_pods_scope(&mut self) {
-        let found = self.memory.allocatable.search();
+        let found = self.memory.allocatable.find();
         self.send_pods_scope(found);
     }
 
     /// The same where no pods have come: the tree is not searched.
     pub fn refresh_pods_scope(&mut self) {
-        let found = self.memory.allocatable.refresh();
+        let found = self.memory.allocatable.recheck();
         self.send_pods_scope(found);
     }
 

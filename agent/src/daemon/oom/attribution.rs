@@ -72,7 +72,7 @@ pub enum Ending {
 
 impl Ending {
     /// Whether the pod ends by it.
-    fn is_one(self) -> bool {
+    fn ends_pod(self) -> bool {
         matches!(self, Self::Killed | Self::NotBySigkill)
     }
 }
@@ -130,7 +130,7 @@ impl Remembered {
 
     /// Whether it was under way at a time.
     fn is_in_flight(&self, at: u64) -> bool {
-        self.ending.is_one() && (self.ended == 0 || self.ended > at)
+        self.ending.ends_pod() && (self.ended == 0 || self.ended > at)
     }
 }
 

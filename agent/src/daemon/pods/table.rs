@@ -163,7 +163,7 @@ impl Agent {
 
     /// Compares all cgroups with what is held open.
     pub fn refresh(&mut self) {
-        if self.memory.allocatable.search_again() {
+        if self.memory.allocatable.forget_if_moved() {
             self.follow_pods_scope();
         }
         let table = self.pod_source.refresh();
@@ -209,7 +209,7 @@ impl Agent {
         let pods = || self.pods.entries.iter().map(|entry| &*entry.memory);
         self.pods.swap.refresh();
         let protected = self.memory.protection.cache_of(pods());
-        self.fastpath.control.set_protected(protected);
+        self.fastpath.control.set_protected_cache(protected);
         look_at_watermarks(&self.fastpath.control);
     }
 }

@@ -82,7 +82,7 @@ fn candidate(pod: &RankedPod, grown: u64) -> Candidate {
     let state = match pod.usage {
         Some(_) if pod.evicted => CandidateState::Eligible,
         Some(_) if pod.terminating => CandidateState::Terminating,
-        Some(_) if pod.protected || pod.empty || pod.spared.is_some() => CandidateState::Protected,
+        Some(_) if pod.protected || pod.empty || pod.spared.is_some() => CandidateState::Denied,
         Some(_) => CandidateState::Eligible,
         None => CandidateState::Unavailable,
     };
