@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, fmt, panic::resume_unwind, thread};
 
 use serde_json::{Value, json};
 
-use super::{Judgement, STRATEGIES, Verdict, judge};
+use super::{EVICTD, Judgement, STRATEGIES, Verdict, judge};
 
-/// Number of the worst cases that are shown of each strategy.
+/// Number of the worst cases that are shown of each strategy but evictd's own.
 const WORST: usize = 10;
 
 /// What is summed over the incidents: the heading, the name in JSON, and what one incident adds.
@@ -90,7 +90,7 @@ impl Report {
         causes
     }
 
-    /// The worst incidents of one of [`STRATEGIES`], the worst first.
+    /// The worst incidents of one of [`STRATEGIES`], the worst first: all bad ones of evictd.
     pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
         let badness = |j: &&Judgement| {
             let status = &j.verdicts[strategy];
@@ -101,7 +101,9 @@ impl Report {
         let mut worst: Vec<&Judgement> =
             self.judgements.iter().filter(|j| badness(j) > 0).collect();
         worst.sort_by_key(|j| (std::cmp::Reverse(badness(j)), j.seed));
-        worst.truncate(WORST);
+        if strategy != EVICTD {
+            worst.truncate(WORST);
+        }
         worst
     }
 

@@ -1,6 +1,6 @@
 //! The judge in hindsight, and what it says of evictd, of the kubelet's way and of a poller.
 
-use evictd_judge::{Report, draw, judge, replay};
+use evictd_judge::{Judgement, Report, Verdict, draw, judge, replay};
 
 #[test]
 fn a_seed_is_judged_alike_every_time() {
@@ -43,4 +43,25 @@ fn the_nodes_rate_holds_beside_a_growth_outside_of_pods() {
         count += 1;
     }
     assert!(count > 0);
+}
+
+#[test]
+fn each_bad_case_of_evictd_is_listed_with_its_seed() {
+    let bad = Verdict {
+        needless: 1,
+        ..Verdict::default()
+    };
+    let judgements = (0..25).map(|seed| Judgement {
+        seed,
+        shape: String::new(),
+        needed: 0,
+        verdicts: [bad.clone(), bad.clone(), bad.clone()],
+    });
+    let report = Report {
+        judgements: judgements.collect(),
+    };
+    let seeds = |strategy| Vec::from_iter(report.worst(strategy).iter().map(|j| j.seed));
+    assert_eq!(seeds(0), Vec::from_iter(0..25));
+    assert_eq!(seeds(1).len(), 10);
+    assert!(report.to_string().contains("seed 24: 1 needless"));
 }
