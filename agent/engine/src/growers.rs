@@ -109,17 +109,6 @@ impl Watched {
     }
 }
 
-/// Growth of a cgroup that has a limit, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct SteadyGrowth {
-    /// Amount since a time.
-    pub grown: u64,
-    /// Amount per second over the last quarter of a second.
-    pub per_second: u64,
-    /// Amount that it has given back since it met its limit, and may use again.
-    pub given_back: u64,
-}
-
 impl Growers {
     /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump).
     pub fn new(cgroups: usize, jump: u64) -> Self {
@@ -177,9 +166,9 @@ impl Growers {
         })
     }
 
-    /// What a cgroup has grown by steadily since a time. Where it has met its `limit` since then the OOM killer ends it, and
-    /// what it gives back has grown before.
-    pub fn steady_growth_of(&self, id: u64, now: u64, since: u64, limit: u64) -> SteadyGrowth {
+    /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over the last quarter of a
+    /// second. Where it has met its `limit` since then the OOM killer ends it, and what it gives back has grown before.
+    pub fn steady_growth_of(&self, id: u64, now: u64, since: u64, limit: u64) -> (u64, u64) {
         let growth = self.find(id, now, FORGET_NS).map(|watched| watched.growth);
         let growth = growth.unwrap_or_default();
         let steady = growth.lately(STEADY_NS);
@@ -190,11 +179,14 @@ impl Growers {
         };
         let grown = grown_to.saturating_sub(growth.amount_at(since, STEADY_NS));
         // What CPUs charge in advance is no growth.
-        SteadyGrowth {
-            grown: if grown < self.jump { 0 } else { grown },
-            per_second: steady.map_or(0, Grown::per_second),
-            given_back: grown_to - latest,
-        }
+        let grown = if grown < self.jump { 0 } else { grown };
+        (grown, steady.map_or(0, Grown::per_second))
+    }
+
+    /// Bytes that a cgroup has given back since a look at the node: they are in none of its amounts.
+    pub fn given_back_since(&self, id: u64, now: u64, look: u64) -> u64 {
+        let watched = self.find(id, now, FORGET_NS);
+        watched.map_or(0, |watched| watched.growth.fallen_since(look))
     }
 
     /// Forgets all cgroups.
@@ -362,7 +354,7 @@ mod tests {
             }
         }
         let now = 43 * 8 * MS + 20;
-        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).per_second > 0;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
         let known: Vec<u64> = (1..20).filter(known).collect();
         assert_eq!(known, ids[..WATCHED - 1]);
     }
@@ -386,7 +378,7 @@ mod tests {
             );
         }
         let now = 40 * 8 * MS + 20;
-        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).per_second > 0;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
         assert_eq!((1..=cgroups).filter(known).count(), WATCHED);
         // The first one is over: its place is free after a look.
         for look in 41..=80 {
@@ -398,7 +390,7 @@ mod tests {
             before = look * 8 * MS;
         }
         let now = 80 * 8 * MS + 20;
-        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).per_second > 0;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
         assert_eq!((1..=cgroups).filter(known).count(), WATCHED);
     }
 
@@ -408,21 +400,21 @@ mod tests {
         for at in 0..=10 {
             growers.note(7, 1 + at * 100 * MS, at * 2 * MIB);
         }
-        let seen = growers.steady_growth_of(7, 1000 * MS, 700 * MS, u64::MAX);
-        assert!((2 * MIB..=6 * MIB).contains(&seen.grown), "{seen:?}");
-        assert_eq!(seen.per_second / MIB, 20);
+        let (since, rate) = growers.steady_growth_of(7, 1000 * MS, 700 * MS, u64::MAX);
+        assert!((2 * MIB..=6 * MIB).contains(&since), "{since}");
+        assert_eq!(rate / MIB, 20);
         // It stands for half a second: what it grew by before is no growth of now.
         for at in 1..=25 {
             growers.note(7, (1000 + at * 20) * MS, 20 * MIB);
         }
-        let seen = growers.steady_growth_of(7, 1500 * MS, 700 * MS, u64::MAX);
-        assert!((2 * MIB..=8 * MIB).contains(&seen.grown), "{seen:?}");
-        assert_eq!(seen.per_second, 0);
+        let (since, rate) = growers.steady_growth_of(7, 1500 * MS, 700 * MS, u64::MAX);
+        assert!((2 * MIB..=8 * MIB).contains(&since), "{since}");
+        assert_eq!(rate, 0);
         // Its container has ended meanwhile and begun anew: what it held before says nothing.
         growers.note(7, 3000 * MS, MIB);
         growers.note(7, 3010 * MS, 5 * MIB);
-        let seen = growers.steady_growth_of(7, 3010 * MS, 2700 * MS, u64::MAX);
-        assert_eq!(seen.grown, 4 * MIB);
+        let (since, _) = growers.steady_growth_of(7, 3010 * MS, 2700 * MS, u64::MAX);
+        assert_eq!(since, 4 * MIB);
     }
 
     #[test]
@@ -434,12 +426,15 @@ mod tests {
         for at in 1..=10 {
             growers.note(7, (1000 + at * 2) * MS, (300 - at * 8) * MIB);
         }
-        let seen = |limit: u64| {
-            let seen = growers.steady_growth_of(7, 1020 * MS, 500 * MS, limit * MIB);
-            (seen.grown / MIB, seen.given_back / MIB)
+        let grown = |limit: u64| {
+            let (grown, _) = growers.steady_growth_of(7, 1020 * MS, 500 * MS, limit * MIB);
+            grown / MIB
         };
-        let ((killed, given_back), (below, none)) = (seen(305), seen(400));
+        let (killed, below) = (grown(305), grown(400));
         assert!((100..=150).contains(&killed), "{killed}");
-        assert_eq!((killed - below, given_back, none), (80, 80, 0));
+        assert_eq!(killed - below, 80);
+        // What lies before a look is in its amounts.
+        let given_back = |look| growers.given_back_since(7, 1020 * MS, look) / MIB;
+        assert_eq!([1001, 1018, 1020].map(|ms| given_back(ms * MS)), [80, 8, 0]);
     }
 }

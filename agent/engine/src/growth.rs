@@ -375,6 +375,14 @@ impl Growth {
         )
     }
 
+    /// The amount by which it has fallen since the last sample that is not later than a time.
+    pub fn fallen_since(&self, time: u64) -> u64 {
+        let times = self.samples().map(|sample| sample.time);
+        let last = times.filter(|at| *at <= time).max().unwrap_or(0);
+        let (highest, latest) = self.highest_since(last);
+        highest - latest
+    }
+
     fn samples(&self) -> impl Iterator<Item = Sample> {
         let windows = self.windows.iter().flat_map(|w| [w.begin, w.next]);
         windows.chain([self.latest]).flatten()

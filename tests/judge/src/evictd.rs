@@ -381,9 +381,9 @@ impl Evictd {
             }
             let held = world.held(pod);
             growers.observe(number, now, held);
-            let seen = growers.steady_growth_of(number, now, since, limit);
-            let left = limit.saturating_sub(held.saturating_add(seen.given_back));
-            bounded = bounded.merged(LimitedGrowth::new(seen.grown, seen.per_second, left));
+            let (grown, growth) = growers.steady_growth_of(number, now, since, limit);
+            let left = limit.saturating_sub(held);
+            bounded = bounded.merged(LimitedGrowth::new(grown, growth, left));
         }
         bounded
     }

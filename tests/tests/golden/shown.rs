@@ -228,7 +228,7 @@ fn the_reference_of_metrics_is_the_codes() {
     };
     let mut page = String::from(
         "# Metrics, as the code has them\n\nMade by the tests from what an agent serves: names, types, labels and the texts of `# HELP`. \
-         [metrics.md](metrics.md) says more\nof what they mean, and of those under former names.\n\n\
+         [metrics.md](metrics.md) says how\nto read them; `Deprecated:` begins the text of a former name.\n\n\
          | metric | type | labels | what it is |\n| --- | --- | --- | --- |\n",
     );
     for (name, kind) in &kinds {

@@ -677,9 +677,28 @@ fn the_log_says_whether_a_pause_holds_back_a_request() {
         limiter.set_fleet(FleetPace::Paused, minute, &FLEET_RULES, monotonic_ns());
     };
     let unknown: fn(&EvictionLimiter) = |limiter| limiter.await_policies(u64::MAX);
-    for (hold, paused) in [(pause, true), (brake, false), (unknown, false)] {
+    let nothing: fn(&EvictionLimiter) = |_| {};
+    for (hold, paused, urgent_only) in [
+        (pause, true, false),
+        (brake, false, true),
+        (unknown, false, true),
+        // A policy denies it.
+        (nothing, false, false),
+    ] {
         let soft = soft(json!({}));
         hold(soft.policies.limiter());
+        let here = Arc::new(BarePod::new(web(1)));
+        soft.policies.set_pods(&Arc::from([Arc::clone(&here)]));
+        let is_denied = !paused && !urgent_only;
+        here.permit().set(
+            if is_denied {
+                Permission::Never
+            } else {
+                Permission::Always
+            },
+            0,
+            &[],
+        );
         let log = tempfile::NamedTempFile::new().unwrap();
         let layer = tracing_subscriber::fmt::layer().with_ansi(false);
         let layer = layer.with_writer(log.reopen().unwrap());
@@ -693,7 +712,7 @@ fn the_log_says_whether_a_pause_holds_back_a_request() {
         let log = fs::read_to_string(log.path()).unwrap();
         let mut lines = log.lines();
         let line = lines.find(|line| line.contains("no pod may be evicted"));
-        let says = format!("paused={paused} urgent_only={}", !paused);
+        let says = format!("paused={paused} urgent_only={urgent_only}");
         has(line.unwrap(), &[&says]);
     }
 }

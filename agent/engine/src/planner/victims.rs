@@ -62,6 +62,8 @@ struct PendingVictim {
     files_since: i64,
     /// Time at which some of its files were last seen to come, in nanoseconds.
     files_returned_at: i64,
+    /// Time at which this agent took it over from an earlier one, in nanoseconds.
+    restored_at: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_requested: bool,
     /// Whether the answer of the API server to that is still awaited.
@@ -254,6 +256,7 @@ impl PendingVictims {
             is_dead: restored.is_dead,
             // It has ten seconds to show that its files are being removed.
             files_returned_at: now,
+            restored_at: now,
             expected: expected.collect(),
             ..PendingVictim::new(match restored.is_dead {
                 true => restored.at.min(now),
@@ -273,6 +276,7 @@ impl PendingVictims {
                 &mut victim.end,
                 &mut victim.files_since,
                 &mut victim.files_returned_at,
+                &mut victim.restored_at,
             ] {
                 shift_by_gap_signed(since, late, now);
             }
@@ -294,7 +298,8 @@ impl PendingVictims {
         let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
         for victim in self.victims.values_mut() {
             // As long as a pod is not deleted, no kubelet is told to remove its files: it has all of its time after that.
-            let is_deleted = now.saturating_sub(victim.files_since) > UNTIL_AWAITED_NANOS;
+            let known_since = victim.files_since.max(victim.restored_at);
+            let is_deleted = now.saturating_sub(known_since) > UNTIL_AWAITED_NANOS;
             let is_awaited = node.bounds.awaits_removals && victim.awaits_files();
             if victim.is_dead && is_awaited && !is_deleted {
                 victim.files_since = now;
@@ -651,6 +656,7 @@ impl PendingVictim {
             end,
             files_since: end,
             files_returned_at: i64::MIN,
+            restored_at: i64::MIN,
             is_requested: false,
             awaits_answer: false,
             is_stuck_reported: false,

@@ -124,7 +124,7 @@ impl MemoryMonitor {
             let uncounted = watched.scope.uncounted_pcp_free();
             pace_inputs.shortage.count_pcp_free(uncounted);
             pace_inputs.shortage.limited_growth =
-                self.pods.limited_growth(watched, &self.in_flight);
+                self.pods.limited_growth(watched, &self.in_flight, now);
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {

@@ -71,7 +71,6 @@ fn guest() -> Result<()> {
         }
         report(&port, &Report::Started { job: index })?;
         let (status, time) = run::to_its_end(job, &port);
-        mounts::empty_tmp()?;
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         report(
             &port,
@@ -81,6 +80,7 @@ fn guest() -> Result<()> {
                 millis,
             },
         )?;
+        mounts::empty_tmp()?;
     }
     // What is still in the port's buffer would be lost with the machine.
     termios::tcdrain(&port).context("/dev/ttyS1")

@@ -1402,6 +1402,32 @@ fn the_files_of_a_victim_that_dies_after_a_restart_are_waited_for() {
     assert_eq!(node.first(30..90), Some(59));
 }
 
+/// An agent starts long after the kill, and the API server takes the pod's DELETE later still: the files are waited for from then.
+// R40, R43
+#[test]
+fn the_files_of_an_earlier_agents_victim_are_waited_for_from_its_delete() {
+    for (restored_at, deleted_at, next_at) in [(15, 60, 89), (45, 60, 89), (15, 15, 31)] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        let victim = RestoredPending {
+            at: SECOND,
+            is_dead: true,
+            signal: Some(DISK),
+            usage: 900,
+            available: 900,
+            ..restored("victim")
+        };
+        node.restore(restored_at * SECOND, victim);
+        let goes = |&second: &i64| {
+            node.bounds.awaits_removals = second < deleted_at;
+            !node.goes(second * SECOND).is_empty()
+        };
+        let first = (restored_at + 1..120).find(goes);
+        assert_eq!(first, Some(next_at), "{restored_at} {deleted_at}");
+    }
+}
+
 /// A pod that was asked to end is killed, or would be, and the API server refuses the request meanwhile: the next look may ask again.
 // R43, R47
 #[test]

@@ -66,11 +66,12 @@ impl PodReadings {
     }
 
     /// The growth that the pods' own limits will end, of the pods that a scope counts and that are not terminating.
-    /// Those that grow are read anew.
+    /// Those that grow are read anew, after the `look` at the scope.
     pub fn limited_growth(
         &mut self,
         watched: &WatchedScope,
         in_flight: &InFlight,
+        look: u64,
     ) -> LimitedGrowth {
         let mut bounded = LimitedGrowth::default();
         let (growers, since) = (&mut self.limited_growers, watched.pace.steady_since());
@@ -89,10 +90,11 @@ impl PodReadings {
                     return unknown;
                 };
                 growers.observe(id, now, uses.unreclaimable);
-                let seen = growers.steady_growth_of(id, now, since, uses.limit);
+                let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
                 // What an OOM kill has given back since the look is in no headroom yet.
-                let left = uses.left.saturating_sub(seen.given_back);
-                (LimitedGrowth::new(seen.grown, seen.per_second, left), left)
+                let given_back = growers.given_back_since(id, now, look);
+                let left = uses.left.saturating_sub(given_back);
+                (LimitedGrowth::new(grown, growth, left), left)
             };
             bounded = bounded.merged(limited.limited_growth(&mut read));
         }
