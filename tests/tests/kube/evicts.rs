@@ -9,7 +9,8 @@ const WILD: [&str; 2] = ["--mib", "1024"];
 // R45: kubernetes#69676. Nothing else says on the pod that its own limit was the reason.
 #[test]
 fn a_pod_at_its_own_limit_has_an_event() {
-    let member = with_bpf!(ClusterNode::new("ownlimit", 512).unwrap());
+    let mut member = with_bpf!(ClusterNode::new("ownlimit", 512).unwrap());
+    let address = listen(&mut member.config, "metricsAddress");
     let tight = member.pod("tight", 1, "Burstable", 0, None).unwrap();
     let uid = ClusterNode::uid(1);
     let pod = format!("kubepods/burstable/pod{uid}");
@@ -19,8 +20,10 @@ fn a_pod_at_its_own_limit_has_an_event() {
         let told = records_of!(m.records(), Record::OomKill(kill) => 1 + kill.more);
         told.into_iter().sum::<u64>()
     };
-    for _ in 0..3 {
+    for killed in 1..=3 {
         Hog::until_killed(&tight, &["--mib", "96"]);
+        let seen = || value(&address, "evictd_oom_kills_at_pod_limit_total");
+        assert!(until(SOON, || seen() == Some(killed)));
         assert!(member.wait(SOON, |m| kills(m) > 0));
     }
     let told = |m: &ClusterNode| events(m, "OOMKilledAtPodLimit", "Pod");

@@ -18,19 +18,16 @@ const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
 /// Not these: there the kernel's program kills in the task that charges, or pods go after ten seconds.
 const NOT_ALONE: [&str; 2] = ["fastpath::guard", "fastpath::paced"];
 /// Harnesses whose tests mostly wait for intervals of seconds, and so many of them at a time.
-const MOSTLY_WAIT: [(&str, &str); 12] = [
+const MOSTLY_WAIT: [(&str, &str); 9] = [
     ("fastpath::pace", "3"),
     ("fastpath::paced", "3"),
     ("agent::manager_embedded", "4"),
     ("agent::run_modes", "4"),
-    ("agent::run_reload", "4"),
     ("agent::run_stalled", "4"),
     ("kube::evicts", "4"),
-    ("kube::fleet", "4"),
     ("kube::manager", "6"),
     ("kube::node", "4"),
     ("kube::recreation", "4"),
-    ("policy::fastpath", "4"),
 ];
 /// The longest that run beside others, which begin first: none of them runs on by itself at the end.
 const LONGEST_FIRST: [&str; 11] = [
