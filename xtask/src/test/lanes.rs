@@ -14,7 +14,12 @@ use crate::{
 
 /// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or how soon real-time
 /// threads react to it, and other tests would disturb them and be disturbed.
-const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
+const ALONE: [&str; 4] = [
+    "agent::bench_",
+    "agent::manager_embedded",
+    "fastpath::",
+    "kernel::",
+];
 /// Not these: there the kernel's program kills in the task that charges, or pods go after ten seconds.
 const NOT_ALONE: [&str; 2] = ["fastpath::guard", "fastpath::paced"];
 /// Harnesses whose tests mostly wait for intervals of seconds, and so many of them at a time.
@@ -30,9 +35,8 @@ const MOSTLY_WAIT: [(&str, &str); 9] = [
     ("kube::recreation", "4"),
 ];
 /// The longest that run beside others, which begin first: none of them runs on by itself at the end.
-const LONGEST_FIRST: [&str; 11] = [
+const LONGEST_FIRST: [&str; 10] = [
     "kube::manager",
-    "agent::manager_embedded",
     "kube::chaos",
     "agent::run_modes",
     "policy::fastpath",
