@@ -29,8 +29,9 @@ pub struct EvictionReport {
     pub usage_at_decision: u64,
     /// Bytes that were available when the eviction was decided.
     pub available: u64,
-    /// Bytes that the kubelet would have counted as available then.
-    pub kubelet_available: u64,
+    /// Bytes that the kubelet would have counted as available then; `None` for a kill of the kernel's program, which counts no
+    /// page cache.
+    pub kubelet_available: Option<u64>,
     /// The capacity of the scope in bytes.
     pub capacity: u64,
     /// The threshold in bytes: what must be available.

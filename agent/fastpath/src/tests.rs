@@ -527,7 +527,7 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
     assert_eq!((report.working_set, report.expected), (250 * MIB, anon));
     // No memory guard leaves less.
     assert!(report.available > 0);
-    assert_eq!(report.kubelet_available, report.available);
+    assert_eq!(report.kubelet_available, Some(report.available));
 }
 
 /// The pressure goes on, and one pod was told.
@@ -679,12 +679,17 @@ fn what_the_guard_has_killed_for_a_scope_that_is_not_watched_is_an_eviction() {
     let (watch, _) = after_kill_by_guard(&cgroup, 1, 0);
     let mut events = std::iter::from_fn(|| watch.events.next());
     let told = events.find_map(|event| match event {
-        FastPathEvent::Evicted(report) => Some((report.by_kernel, report.signal, report.available)),
+        FastPathEvent::Evicted(report) => Some((
+            report.by_kernel,
+            report.signal,
+            report.available,
+            report.kubelet_available,
+        )),
         _ => None,
     });
     // What was left at the kill, and not at the look.
     let left = THRESHOLD - MIB;
-    assert_eq!(told, Some((true, Signal::MemoryAvailable, left)));
+    assert_eq!(told, Some((true, Signal::MemoryAvailable, left, None)));
 }
 
 /// The agent goes on three seconds after its pinned guard has killed a pod's largest process. What is left of the pod, its

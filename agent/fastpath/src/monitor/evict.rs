@@ -344,12 +344,12 @@ impl MemoryMonitor {
         let (usage, available, kubelet_available) = match why.killed {
             Some(_) => {
                 let left = why.pace_inputs.shortage.available;
-                (capacity.saturating_sub(left), left, left)
+                (capacity.saturating_sub(left), left, None)
             }
             None => (
                 sample.usage,
                 sample.guarded_available,
-                sample.kubelet_available,
+                Some(sample.kubelet_available),
             ),
         };
         EvictionReport {

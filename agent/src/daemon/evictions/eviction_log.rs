@@ -274,8 +274,7 @@ impl EvictionLog {
             signal: e.signal.to_string(),
             hook: e.hook.to_string(),
             available: e.available,
-            // A kill of the kernel's program tells what is left without page cache.
-            kubelet_available: (!e.by_kernel).then_some(e.kubelet_available),
+            kubelet_available: e.kubelet_available,
             threshold: e.threshold,
             usage_at_crossing: e.usage_at_crossing,
             usage_at_decision: e.usage_at_decision,

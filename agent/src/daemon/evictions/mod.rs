@@ -65,7 +65,7 @@ impl Agent {
                 self.manager.send(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
-                    available: evicted.kubelet_available,
+                    available: evicted.kubelet_available.unwrap_or(evicted.available),
                     outcome: evicted.outcome,
                 });
                 self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.outcome);
